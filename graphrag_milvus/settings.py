@@ -1,0 +1,169 @@
+"""Settings from arguments, the environment (`GRAPHRAG_...`), a `.env` file or a TOML file.
+
+Nested values are written with two underscores: `GRAPHRAG_MILVUS__URI`, `GRAPHRAG_LLM__MODEL`.
+The model's `OPENAI_API_KEY`, `OPENAI_BASE_URL` and `OPENAI_MODEL` are read too, after those.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from graphrag_milvus.errors import SettingsError
+
+__all__ = [
+    "EmbeddingSettings",
+    "IndexSettings",
+    "LLMSettings",
+    "MilvusSettings",
+    "RetrievalSettings",
+    "Settings",
+    "load_settings",
+]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+
+class MilvusSettings(_Group):
+    """Where the collections live."""
+
+    uri: str = "./graphrag_milvus.db"
+    token: SecretStr | None = None
+    database: str = "default"
+    timeout: float = Field(default=60.0, gt=0, description="seconds for one request")
+    connect_timeout: float = Field(default=10.0, gt=0, description="seconds to reach the server")
+    batch_size: int = Field(
+        default=500, ge=1, le=16_384, description="rows in one upsert; 500 is the best on both embedded engines"
+    )
+
+    @property
+    def embedded(self) -> bool:
+        """True for a Milvus Lite file, False for a server."""
+        return "://" not in self.uri
+
+
+class EmbeddingSettings(_Group):
+    """Which embedder makes the vectors. See `graphrag_milvus.embeddings.make_embeddings`."""
+
+    provider: str = Field(default="auto", description="auto, local, openai, or an import path 'package.module:Class'")
+    model: str | None = None
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    dimension: int | None = Field(default=None, ge=1, le=32_768)
+    batch_size: int = Field(default=64, ge=1)
+    threads: int = Field(default=0, ge=0, description="threads of the local model; 0 means one per core")
+
+
+class LLMSettings(_Group):
+    """An OpenAI-compatible chat model; without a model everything that can work without one does."""
+
+    model: str | None = None
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    temperature: float | None = 0.0
+    concurrency: int = Field(default=8, ge=1)
+    timeout: float = Field(default=60.0, gt=0, description="seconds for one request")
+    max_retries: int = Field(default=5, ge=0)
+
+
+class IndexSettings(_Group):
+    """How documents become passages and relations."""
+
+    extractor: str = Field(default="auto", description="auto, given, local, llm, or several joined by +")
+    passage_size: int = Field(default=1_200, ge=50, le=16_000, description="characters in one passage at the most")
+    spacy_model: str = "en_core_web_sm"
+    window: int = Field(default=64, ge=1, description="documents that are in work, and in memory, at once")
+
+
+class RetrievalSettings(_Group):
+    """How a question becomes passages."""
+
+    method: Literal["auto", "naive", "hybrid", "subgraph", "kg2rag", "ppr"] = "auto"
+    top_k: int = Field(default=5, ge=0)
+    degree: int = Field(default=1, ge=0, le=8, description="how far seeds are expanded")
+    entity_seeds: int = Field(default=3, ge=0, description="entities taken for each name in the question")
+    relation_seeds: int = Field(default=10, ge=0, description="relations taken for the whole question")
+    entity_threshold: float = Field(default=0.5, ge=-1, le=1, description="least cosine for a similar entity name")
+    candidates: int = Field(default=300, ge=1, le=16_384, description="relations shown to the reranker at the most")
+    selected: int = Field(default=10, ge=1, description="relations that the reranker may select")
+
+
+class Settings(BaseSettings):
+    """All settings of one `GraphRAG`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GRAPHRAG_",
+        env_nested_delimiter="__",
+        env_file=".env",
+        env_ignore_empty=True,
+        extra="ignore",
+        validate_assignment=True,
+    )
+
+    workspace: str = "default"
+    milvus: MilvusSettings = MilvusSettings()
+    embedding: EmbeddingSettings = EmbeddingSettings()
+    llm: LLMSettings = LLMSettings()
+    index: IndexSettings = IndexSettings()
+    retrieval: RetrievalSettings = RetrievalSettings()
+
+    @model_validator(mode="after")
+    def _read_openai_environment(self) -> Settings:
+        """Fill the model's settings from `OPENAI_*` where ours say nothing."""
+        self.llm = _with_openai_environment(self.llm)
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments win over the environment, the environment over `.env`, that over the TOML file."""
+        toml = TomlConfigSettingsSource(settings_cls, os.environ.get("GRAPHRAG_CONFIG", "graphrag_milvus.toml"))
+        return init_settings, env_settings, dotenv_settings, toml
+
+
+def _with_openai_environment(llm: LLMSettings) -> LLMSettings:
+    found: dict[str, Any] = {}
+    for field in ("api_key", "base_url", "model"):
+        value = os.environ.get(f"OPENAI_{field.upper()}")
+        if value and getattr(llm, field) is None:
+            found[field] = SecretStr(value) if field == "api_key" else value
+    return llm.model_copy(update=found) if found else llm
+
+
+def load_settings(config: str | Path | None = None, **overrides: Any) -> Settings:
+    """Settings from everywhere, `overrides` first; a wrong one is a `SettingsError` that names it.
+
+    Args:
+        config: a TOML file to read in place of `./graphrag_milvus.toml`.
+        overrides: top-level fields of `Settings`, as values or as dicts of a group.
+    """
+    if config is not None:
+        if not Path(config).is_file():
+            raise SettingsError(f"settings file {str(config)!r} does not exist; give the path of a TOML file")
+        os.environ["GRAPHRAG_CONFIG"] = str(config)
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in e['loc'])}={e['input']!r}: {e['msg']}"
+            for e in error.errors()
+            if "api_key" not in e["loc"] and "token" not in e["loc"]
+        )
+        raise SettingsError(f"settings not usable: {problems or 'a secret is malformed'}") from None
