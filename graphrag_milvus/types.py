@@ -13,6 +13,8 @@ __all__ = [
     "Answer",
     "Document",
     "Entity",
+    "ExtractedRelation",
+    "Extraction",
     "IndexReport",
     "Passage",
     "Relation",
@@ -83,7 +85,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of one document that is retrieved and cited; `id` is 63-bit."""
+    """A piece of one document that is retrieved and cited; `id` is 63-bit.
+
+    `triplets` are those that came with the document and belong to this piece, as they came.
+    """
 
     id: int
     doc_id: str
@@ -91,6 +96,7 @@ class Passage:
     text: str
     position: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    triplets: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,24 @@ class Relation:
     names: tuple[str, ...]
     passage_id: int
     doc_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedRelation:
+    """A relation before it has ids: its text, its predicate (empty for a sentence) and the names it ties."""
+
+    text: str
+    predicate: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What an extractor found in one passage; `failure` says why it found nothing, where it could not look."""
+
+    relations: tuple[ExtractedRelation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
