@@ -2,35 +2,30 @@
 
     python -m venv peer && peer/bin/pip install vector-graph-rag==0.4.0
     peer/bin/python peer_vector_graph_rag.py --data DIR --entities E.json --list-texts TEXTS.json
-    (embed those texts into VECTORS.npz)
     peer/bin/python peer_vector_graph_rag.py --data DIR --entities E.json --vectors VECTORS.npz --out OUT.json
 
-The peer keeps its defaults and its own code path: builder, inserts, `retrieve`. Three of its parts that need a model
-are stood in for, and the time spent in the stand-ins is taken off:
-
-* embeddings: a dictionary from text to vector; a text without a vector is an error,
-* the names in a question: a list per question, the same one for both systems,
-* the relation reranker: candidates by cosine of relation and question, of which it passes on `--selected`.
-
-VECTORS.npz holds `texts`, the UTF-8 bytes (uint8) of a JSON list of n strings, and `vectors`, float32 [n, d] of unit
-length. The peer asks its model for 5 relations, so 5 is the default; `--selected 0` passes all on, in order.
+In between, TEXTS.json is embedded into VECTORS.npz: `texts`, the UTF-8 bytes (uint8) of the JSON list of n strings, and
+`vectors`, float32 [n, d] of unit length. The peer keeps its defaults and its code path: builder, inserts, `retrieve`.
+Three parts that need a model are stood in for, and the time spent in the stand-ins is taken off: embeddings (looked up
+by text; a missing one is an error), the names in a question (a list, the same for both systems) and the reranker:
+candidates by cosine of relation and question. The peer asks its model for 5 relations, so `--selected` is 5; 0 is all.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import resource
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,11 +36,8 @@ from vector_graph_rag.storage import embeddings
 
 CUTOFFS = (2, 5, 10)
 CHARS_PER_TOKEN = 4  # kind to the peer: the identifiers in its prompt take more tokens than that
-SETTINGS = (  # reported, so that a reader sees what was measured
-    "entity_top_k relation_top_k entity_similarity_threshold relation_similarity_threshold expansion_degree"
-    " relation_number_threshold batch_size milvus_index_type milvus_consistency_level"
-).split()
-DIMENSION, SKEW = 384, 0.7  # of synthetic data: the entity of rank r is drawn with weight r ** -SKEW
+DIMENSION, SKEW = 384, 0.5  # of synthetic data: the entity of rank r is drawn with weight r ** -SKEW
+Rows = list[dict[str, Any]]
 
 
 class Stopwatch:
@@ -64,7 +56,7 @@ class Stopwatch:
 
 
 class Vectors:
-    """Stands in for the peer's embedding provider: a dictionary from text to unit vector."""
+    """Stands in for the peer's embedding provider."""
 
     def __init__(self, path: Path, watch: Stopwatch) -> None:
         stored = np.load(path)
@@ -77,27 +69,20 @@ class Vectors:
             return self.of([texts] if isinstance(texts, str) else texts)
 
     def of(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors, [n, d]; KeyError where a text was not embedded beforehand."""
-        missing = next((text for text in texts if text not in self.rows), None)
-        if missing is not None:
-            raise KeyError(f"no vector for {missing!r}; embed what --list-texts writes")
+        """Vectors, [n, d]; KeyError names the text that was not embedded beforehand (see --list-texts)."""
         return self.matrix[[self.rows[text] for text in texts]]
 
 
 class CosineReranker:
     """Stands in for the peer's model; leaves in `candidates` and `prompt_chars` what the model would have seen."""
 
-    candidates: Sequence[str] = ()
-    prompt_chars = 0
-
     def __init__(self, peer: Any, vectors: Vectors, selected: int, watch: Stopwatch) -> None:
         self.peer, self.vectors, self.selected, self.watch = peer, vectors, selected, watch
 
     def rerank(self, query: str, relation_ids: list[str], relation_texts: list[str]) -> tuple[list[str], list[str]]:
         with self.watch("reranker"):
-            self.candidates = relation_ids
             lines = self.peer._format_relations(relation_ids, relation_texts)
-            self.prompt_chars = len(self.peer._build_prompt(query, lines))
+            self.candidates, self.prompt_chars = relation_ids, len(self.peer._build_prompt(query, lines))
             scores = self.vectors.of(relation_texts) @ self.vectors.of([query])[0]
             best = np.argsort(-scores, kind="stable")[: self.selected or None]
             return [relation_ids[row] for row in best], [relation_texts[row] for row in best]
@@ -107,7 +92,7 @@ def spelled(names: list[str]) -> list[str]:
     return [processing_phrases(name) for name in names]
 
 
-def read_dataset(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def read_dataset(folder: Path) -> tuple[Rows, Rows]:
     """Documents for the peer (id, title, passage, well-formed triplets) and questions, in HippoRAG's layout."""
     source = next(folder.glob("openie_*.json"))
     documents = [
@@ -122,16 +107,15 @@ def well_formed(triples: Any) -> list[list[str]]:
     return [triple for triple in lists if all(isinstance(part, str) and part.strip() for part in triple)]
 
 
-def gold_ids(question: dict[str, Any], documents: list[dict[str, Any]]) -> set[str]:
+def gold_ids(question: dict[str, Any], documents: Rows) -> set[str]:
     """Ids of the passages that the question needs: MuSiQue's flags, else the titles of the supporting facts."""
-    if "paragraphs" in question:
-        wanted = {f"{p['title']}\n{p['paragraph_text']}" for p in question["paragraphs"] if p["is_supporting"]}
-        return {doc["id"] for doc in documents if doc["passage"] in wanted}
-    titles = {title for title, _ in question["supporting_facts"]}
-    return {doc["id"] for doc in documents if doc["title"] in titles}
+    titles = {title for title, _ in question.get("supporting_facts", ())}
+    flagged = [p for p in question.get("paragraphs", ()) if p["is_supporting"]]
+    passages = {f"{p['title']}\n{p['paragraph_text']}" for p in flagged}
+    return {doc["id"] for doc in documents if doc["title"] in titles or doc["passage"] in passages}
 
 
-def list_texts(documents: list[dict[str, Any]], names: dict[str, list[str]]) -> list[str]:
+def list_texts(documents: Rows, names: dict[str, list[str]]) -> list[str]:
     """Every text that the peer will ask a vector for, in its own spelling."""
     triples = [triple for doc in documents for triple in doc["triplets"]]
     texts = [doc["passage"] for doc in documents] + spelled([end for s, _, o in triples for end in (s, o)])
@@ -162,22 +146,13 @@ def synthesize(folder: Path, sizes: Sequence[int], n_questions: int, seed: int) 
 def open_peer(degree: int | None, vectors: Vectors) -> VectorGraphRAG:
     """The peer, its defaults and the engine that it installs; only the embedder and `degree` (if given) are ours."""
     embeddings.get_provider = lambda *_args, **_options: vectors
-    options = {"expansion_degree": degree} if degree else {}
-    return VectorGraphRAG(Settings(openai_api_key="unused", embedding_provider="local", **options))
+    given = {"expansion_degree": degree} if degree else {}
+    return VectorGraphRAG(Settings(openai_api_key="unused", embedding_provider="local", **given))
 
 
-def count_calls(client: Any, watch: Stopwatch) -> None:
-    """Time every read of the peer's Milvus client, by method and collection."""
-
-    def watched(method: str, call: Any) -> Any:
-        def run(*args: Any, **options: Any) -> Any:
-            with watch(f"{method} {options['collection_name']}"):
-                return call(*args, **options)
-
-        return run
-
-    for method in ("search", "query", "get"):
-        setattr(client, method, watched(method, getattr(client, method)))
+def watched(watch: Stopwatch, method: str, call: Any, collection_name: str, **options: Any) -> Any:
+    with watch(f"{method} {collection_name}"):
+        return call(collection_name=collection_name, **options)
 
 
 def timed(work: Callable[[], Any], standins: Stopwatch) -> tuple[float, Any]:
@@ -187,12 +162,13 @@ def timed(work: Callable[[], Any], standins: Stopwatch) -> tuple[float, Any]:
     return time.perf_counter() - start - (sum(standins.seconds.values()) - before), result
 
 
-def measure(peer: VectorGraphRAG, documents: list[dict[str, Any]], questions: Any, standins: Stopwatch) -> dict[str, Any]:
+def measure(peer: VectorGraphRAG, documents: Rows, questions: Rows, standins: Stopwatch) -> dict[str, Any]:
     """Speed, candidates and recall over the questions. Rates are fractions, times milliseconds."""
     ids = {doc["passage"]: doc["id"] for doc in documents}
-    passages_of, milvus = peer._graph_builder.relation_to_passage_ids, Stopwatch()
-    count_calls(peer._store.client, milvus)
-    rows = defaultdict(list)
+    passages_of, client = peer._graph_builder.relation_to_passage_ids, peer._store.client
+    milvus, rows = Stopwatch(), defaultdict(list)
+    client.search = partial(watched, milvus, "search", client.search)
+    client.query = partial(watched, milvus, "query", client.query)
     for question in questions:
         peer._reranker.candidates, peer._reranker.prompt_chars = (), 0
         seconds, result = timed(partial(peer.retrieve, question["question"], top_k=max(CUTOFFS)), standins)
@@ -211,30 +187,32 @@ def measure(peer: VectorGraphRAG, documents: list[dict[str, Any]], questions: An
     return report | {"round_trips": sum(milvus.calls.values()) / len(questions), "milvus_ms": parts}
 
 
-def memory_mb() -> dict[str, float]:
+def memory_mb() -> tuple[float, float]:
     """Highest resident memory so far, MiB: of this process, and of the embedded Milvus that it started (Linux)."""
     children = [c for task in Path("/proc/self/task").glob("*/children") for c in task.read_text().split()]
-    marks = [re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{child}/status").read_text()) for child in children]
-    engine = sum(int(mark[1]) for mark in marks if mark) / 1024
-    return {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "engine": engine}
+    marks = [re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{child}/status").read_text()) for child in children]
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return own / 1024, sum(int(kib) for mark in marks for kib in mark) / 1024
 
 
-def run(options: argparse.Namespace, documents: list[dict[str, Any]], questions: Any, names: Any) -> dict[str, Any]:
+def run(options: argparse.Namespace, documents: Rows, questions: Rows, names: Any) -> dict[str, Any]:
     """Index everything, ask the questions; in a temporary folder, where the peer leaves its database and cache."""
     standins = Stopwatch()
-    vectors, before = Vectors(options.vectors, standins), memory_mb()
-    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+    vectors = Vectors(options.vectors or options.data / "vectors.npz", standins)
+    before_mb, _ = memory_mb()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
         peer = open_peer(options.degree, vectors)
         index_seconds, _ = timed(partial(peer.rebuild_documents_with_triplets, documents, False), standins)
         peer._reranker = CosineReranker(peer._reranker, vectors, options.selected, standins)
-        peer._ensure_retriever().entity_extractor = SimpleNamespace(extract=lambda question: spelled(names[question]))
+        peer._ensure_retriever()._extract_query_entities = lambda question: spelled(names[question])
         report = {"index_seconds": index_seconds, **measure(peer, documents, questions, standins)}
-        after = memory_mb()
+        peer_mb, engine_mb = memory_mb()
         peer._store.client.close()
-    report |= {"peak_mb": sum(after.values()), "peak_mb_parts": after, "vectors_mb": before["process"]}
+    report |= {"peak_mb": peer_mb + engine_mb, "engine_mb": engine_mb, "before_mb": before_mb}
     report |= {"engine": f"milvus-lite {version('milvus-lite')}", "pymilvus": version("pymilvus")}
-    report |= {"peer": version("vector-graph-rag"), "selected": options.selected}
-    return report | {"settings": {name: getattr(peer.settings, name) for name in SETTINGS}}
+    report |= {"peer": version("vector-graph-rag"), "settings_changed": sorted(peer.settings.model_fields_set)}
+    return report | {"selected": options.selected}
 
 
 def main() -> None:
@@ -242,13 +220,13 @@ def main() -> None:
     if options.synthetic:
         synthesize(options.data, options.synthetic, options.limit or 100, options.seed)
     documents, questions = read_dataset(options.data)
-    names = json.loads(options.entities.read_text("utf-8"))
+    names = json.loads((options.entities or options.data / "entities.json").read_text("utf-8"))
     if options.list_texts:
         options.list_texts.write_text(json.dumps(list_texts(documents, names)), "utf-8")
         return
+    out = options.out.resolve()  # before `run` changes the working folder
     report = json.dumps(run(options, documents, questions[: options.limit], names))
-    if options.out:
-        options.out.write_text(report, "utf-8")
+    out.write_text(report, "utf-8")
     print(report)
 
 
@@ -258,16 +236,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--entities", type=Path, help="JSON: question to the names in it (default: DATA/entities.json)")
     parser.add_argument("--vectors", type=Path, help="npz of precomputed vectors (default: DATA/vectors.npz)")
     parser.add_argument("--limit", type=int, help="ask the first N questions only; the index is always whole")
-    parser.add_argument("--out", type=Path, help="write the JSON here too")
+    parser.add_argument("--out", type=Path, default=Path(os.devnull), help="write the JSON here too")
     parser.add_argument("--list-texts", type=Path, help="write the texts that need a vector, as a JSON list, and stop")
     parser.add_argument("--selected", type=int, default=5, help="relations that the reranker passes on; 0 is all")
     parser.add_argument("--degree", type=int, help="expansion degree (default: the peer's own)")
     parser.add_argument("--synthetic", type=int, nargs=2, metavar=("PASSAGES", "TRIPLES"), help="fill DATA first")
     parser.add_argument("--seed", type=int, default=0, help="of the synthetic data")
-    options = parser.parse_args()
-    options.entities = options.entities or options.data / "entities.json"
-    options.vectors = (options.vectors or options.data / "vectors.npz").resolve()
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
