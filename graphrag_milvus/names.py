@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import TypeAlias
 
 __all__ = ["candidate_names", "main_script"]
@@ -48,9 +49,9 @@ def candidate_names(text: str, *, initial: bool = True) -> list[str]:
         initial: whether a single word counts that is capitalised only where a sentence begins. A question
             is worth the guess, a text that fills a graph is not.
     """
-    quoted = list(_quoted(text))
     rest = _QUOTED.sub(_masked, text)
-    return _unique(name for _, name in sorted([*quoted, *_capitalised(rest, initial), *_katakana(rest), *_han(rest)]))
+    found = [*_quoted(text), *_capitalised(rest, initial), *_katakana(rest), *_han(rest)]
+    return _unique(name for _, name in sorted(found, key=itemgetter(0)))
 
 
 def main_script(text: str) -> str:
@@ -65,7 +66,10 @@ def main_script(text: str) -> str:
 
 
 def _unique(names: Iterable[str]) -> list[str]:
-    return list({name.casefold(): name for name in reversed(list(names))}.values())[::-1]
+    seen: dict[str, str] = {}
+    for name in names:
+        seen.setdefault(name.casefold(), name)
+    return list(seen.values())
 
 
 def _masked(match: Match) -> str:
@@ -94,9 +98,11 @@ _GAP_AFTER_ABBREVIATION = re.compile(r"\.[^\S\n]*")
 _ABBREVIATION = re.compile(r"(?:\w\.)*\w|St|Ste|Dr|Mr|Mrs|Ms|Prof|Mt|Ft|Gen|Col|Capt|Lt|Sgt|Rev|Jr|Sr|Sen|Gov|Hon|No|Vol")
 _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th)")
 _YEAR = re.compile(r"\d{4}")
-_INSIDE = frozenset("of the de la le les du des der den dem di da do dos das del della y e and-Sons".split())
+_INSIDE = frozenset("of the de la le les du des der den dem di da do dos das del della y e".split())
 _BEFORE = frozenset("von van bin ibn al zu".split())
 _BEGINNINGS = frozenset(
+    word.casefold()  # which makes σ of ς
+    for word in
     # English: questions, articles, pronouns, and what sentences begin with
     """a about according across after again against all along also although among an and another any are around as at
     because before behind below beneath beside between beyond both but by can could despite did do does during each
@@ -121,10 +127,12 @@ _BEGINNINGS = frozenset(
     ποιος ποια ποιο ποιοι πού που πότε ποτε τι πώς γιατί πόσα ο η το οι τα τον την του της των στο στη στην στον στις σε
     με από για και ένας μια ένα αυτός αυτή αυτό είναι ήταν""".split()
 )
+_SORTS = frozenset("film movie novel book album song band play series disambiguation".split())
 
 
 def _capitalised(text: str, initial: bool) -> Iterator[Found]:
     runs = [run for run in map(_without_beginning, _runs(text)) if 0 < len(run) <= _MOST_WORDS]
+    runs = [run for run in runs if not (len(run) == 1 and run[0].group().casefold() in _SORTS)]
     elsewhere = {word.group() for run in runs for word in run if not _begins_sentence(text, word.start())}
     for run in runs:
         if initial or len(run) > 1 or run[0].group() in elsewhere:
@@ -154,7 +162,8 @@ def _runs(text: str) -> Iterator[list[Match]]:
             yield run
             run, open_ = [], []
         if _is_name(word.group(), any_latin) or (run and not open_ and _is_number(word.group())):
-            run, open_ = [*run, *open_, word], []
+            run += [*open_, word]
+            open_ = []
         elif _may_join(word.group(), bool(run)):
             open_.append(word)
         else:
@@ -215,7 +224,7 @@ def _any_of(words: list[str]) -> str:
     return "|".join(sorted(words, key=len, reverse=True))
 
 
-_HAN_CUT = re.compile(rf"({_any_of(_HAN_KEPT)})|{_any_of(_HAN_CUTS)}|(?<=\d)(?:年代|世纪|年|月|日|岁)")
+_HAN_CUT = re.compile(rf"({_any_of(_HAN_KEPT)})|{_any_of(_HAN_CUTS)}|(?<=\d)(?:年代|世纪|年|月|日|岁)|(?<![皇太王])后(?=[，,])")
 
 
 def _katakana(text: str) -> Iterator[Found]:

@@ -136,7 +136,8 @@ class MilvusStore:
     @cached_property
     def client(self) -> MilvusClient:
         """The connection, made at first use."""
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs a traceback for each error it raises
+        for name in ("pymilvus", "grpc._server"):  # they log a traceback for each error, foreseen or not
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         return _connect(self.settings)
 
     @property
@@ -432,30 +433,29 @@ class MilvusStore:
 
     def _create_as(self, collection: Collection, dimension: int, *, bm25: bool) -> None:
         schema = _schema(collection, dimension, bm25=bm25)
-        indexes = self.client.prepare_index_params()
-        indexes.add_index("vector", index_type="AUTOINDEX", metric_type="COSINE")
-        if bm25:
-            indexes.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
         self._request(
             "create",
             collection,
-            lambda name: self.client.create_collection(
-                name, schema=schema, index_params=indexes, consistency_level="Session"
-            ),
+            lambda name: self.client.create_collection(name, schema=schema, consistency_level="Session"),
         )
+        self._index(collection, "vector", index_type="AUTOINDEX", metric_type="COSINE")
+        if bm25:
+            self._index(collection, "sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
         for field_name in _SCALAR_INDEXES[collection]:
-            self._index_scalar(collection, field_name)
+            self._index_number(collection, field_name)
 
-    def _index_scalar(self, collection: Collection, field_name: str) -> None:
+    def _index_number(self, collection: Collection, field_name: str) -> None:
         """Index a number with what the engine has: INVERTED since 2.4, a sorted list before."""
-        for kind in ("INVERTED", "STL_SORT"):
-            index = self.client.prepare_index_params()
-            index.add_index(field_name, index_type=kind)
-            try:
-                self._request("index", collection, lambda name, i=index: self.client.create_index(name, i))
-            except StoreError:
-                continue
-            return
+        try:
+            self._index(collection, field_name, index_type="INVERTED")
+        except StoreError:
+            self._index(collection, field_name, index_type="STL_SORT")
+
+    def _index(self, collection: Collection, field_name: str, **options: str) -> None:
+        """Index a field that holds nothing yet, without the client's half second of waiting for it."""
+        index = self.client.prepare_index_params()
+        index.add_index(field_name, **options)
+        self._request("index", collection, lambda name: self.client.create_index(name, index, sync=False))
 
     def _engine_may_have_bm25(self) -> bool:
         if self.settings.embedded:
@@ -492,7 +492,7 @@ class MilvusStore:
         try:
             return call(name)
         except MilvusException as error:
-            if "expr" in str(error).lower() and verb in ("search", "iterate", "count", "delete"):
+            if _about_a_filter(error):
                 raise InputError(f"Milvus does not understand the filter ({_first_line(error)})") from None
             raise StoreError(f"could not {verb} {collection or 'Milvus'} at {self.uri}: {_first_line(error)}") from error
 
@@ -612,6 +612,11 @@ def _hits(found: Iterable[Mapping[str, Any]], score: Callable[[float], float] = 
 def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def _about_a_filter(error: MilvusException) -> bool:
+    """True where a filter could not be understood: servers speak of an expr, one embedded engine of a column."""
+    return re.search(r"\bexpr|expression|at column \d+", str(error), re.IGNORECASE) is not None
 
 
 def _first_line(error: Exception) -> str:
