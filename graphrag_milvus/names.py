@@ -24,7 +24,9 @@ _KATAKANA = "\u30a1-\u30fa\u30fc-\u30fe\u31f0-\u31ff\uff66-\uff9f"
 _HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
 _LETTER = rf"[^\W_{_HAN}{_HIRAGANA}{_KATAKANA}{_HANGUL}]"  # digits too
 _SCRIPTS = {
-    "latin": re.compile("[A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff\uff21-\uff3a\uff41-\uff5a]"),
+    "latin": re.compile(
+        "[A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff\uff21-\uff3a\uff41-\uff5a]"
+    ),
     "greek": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
     "cyrillic": re.compile("[\u0400-\u052f]"),
     "cjk": re.compile(f"[{_HAN}{_HIRAGANA}{_KATAKANA}]"),
@@ -95,11 +97,14 @@ _WORD = re.compile(
 )
 _GAP = re.compile(r"[^\S\n]+(?:&[^\S\n]+)?")
 _GAP_AFTER_ABBREVIATION = re.compile(r"\.[^\S\n]*")
-_ABBREVIATION = re.compile(r"(?:\w\.)*\w|St|Ste|Dr|Mr|Mrs|Ms|Prof|Mt|Ft|Gen|Col|Capt|Lt|Sgt|Rev|Jr|Sr|Sen|Gov|Hon|No|Vol")
-_ORDINAL = re.compile(r"\d+(?:st|nd|rd|th)")
+_ABBREVIATION = re.compile(
+    r"(?:\w\.)*\w|St|Ste|Dr|Mr|Mrs|Ms|Prof|Mt|Ft|Gen|Col|Capt|Lt|Sgt|Rev|Jr|Sr|Sen|Gov|Hon|No|Vol"
+)
+_LEADING_NUMBER = re.compile(r"\d+(?:st|nd|rd|th)|\d{1,3}")
 _YEAR = re.compile(r"\d{4}")
 _INSIDE = frozenset("of the de la le les du des der den dem di da do dos das del della y e".split())
 _BEFORE = frozenset("von van bin ibn al zu".split())
+_ARTICLES = frozenset(["the", "a", "an"])
 _BEGINNINGS = frozenset(
     word.casefold()  # which makes σ of ς
     for word in
@@ -131,12 +136,17 @@ _SORTS = frozenset("film movie novel book album song band play series disambigua
 
 
 def _capitalised(text: str, initial: bool) -> Iterator[Found]:
-    runs = [run for run in map(_without_beginning, _runs(text)) if 0 < len(run) <= _MOST_WORDS]
-    runs = [run for run in runs if not (len(run) == 1 and run[0].group().casefold() in _SORTS)]
+    runs = [run for run in (_trimmed(text, run) for run in _runs(text)) if _is_plausible(run)]
     elsewhere = {word.group() for run in runs for word in run if not _begins_sentence(text, word.start())}
     for run in runs:
         if initial or len(run) > 1 or run[0].group() in elsewhere:
             yield from _spellings(text, run)
+
+
+def _is_plausible(run: list[Match]) -> bool:
+    words = {word.group().casefold() for word in run}
+    ordinary = words <= _BEGINNINGS or words <= _SORTS or all(word.isdigit() for word in words - _BEGINNINGS)
+    return 0 < len(run) <= _MOST_WORDS and not ordinary
 
 
 def _spellings(text: str, run: list[Match]) -> Iterator[Found]:
@@ -187,12 +197,16 @@ def _is_number(word: str) -> bool:
 
 
 def _may_join(word: str, inside: bool) -> bool:
-    return word in _BEFORE or (word in _INSIDE if inside else bool(_ORDINAL.fullmatch(word)))
+    return word in _BEFORE or (word in _INSIDE if inside else bool(_LEADING_NUMBER.fullmatch(word)))
 
 
-def _without_beginning(run: list[Match]) -> list[Match]:
+def _trimmed(text: str, run: list[Match]) -> list[Match]:
+    """Without what is no part of the name: where a sentence begins any of `_BEGINNINGS`, elsewhere an article."""
+    if not run:
+        return run
+    foreign = _BEGINNINGS if _begins_sentence(text, run[0].start()) else _ARTICLES
     start = 0
-    while start < len(run) and (run[start].group().casefold() in _BEGINNINGS or run[start].group() in _INSIDE):
+    while start < len(run) and (run[start].group().casefold() in foreign or run[start].group() in _INSIDE):
         start += 1
     return run[start:]
 
@@ -224,7 +238,9 @@ def _any_of(words: list[str]) -> str:
     return "|".join(sorted(words, key=len, reverse=True))
 
 
-_HAN_CUT = re.compile(rf"({_any_of(_HAN_KEPT)})|{_any_of(_HAN_CUTS)}|(?<=\d)(?:年代|世纪|年|月|日|岁)|(?<![皇太王])后(?=[，,])")
+_HAN_CUT = re.compile(
+    rf"({_any_of(_HAN_KEPT)})|{_any_of(_HAN_CUTS)}|(?<=\d)(?:年代|世纪|年|月|日|岁)|(?<![皇太王])后(?=[，,])"
+)
 
 
 def _katakana(text: str) -> Iterator[Found]:

@@ -1,0 +1,41 @@
+"""The texts by which passages, relations and entities are found, and their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_milvus.embeddings import Embedder
+from graphrag_milvus.types import Entity, Passage, Relation
+
+__all__ = ["Vectorizer"]
+
+Vectors = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Vectorizer:
+    """Turns rows into float32 vectors of length one, shape (rows, dimension)."""
+
+    embedder: Embedder
+
+    def passages(self, passages: Sequence[Passage]) -> Vectors:
+        """A passage is found by its title and its text."""
+        return self.embedder.embed([f"{p.title}\n{p.text}" if p.title else p.text for p in passages])
+
+    def relations(self, relations: Sequence[Relation], titles: Sequence[str]) -> Vectors:
+        """A triple is found by its text; a sentence with its title, for the sake of its pronouns."""
+        return self.embedder.embed([_in_context(r, title) for r, title in zip(relations, titles, strict=True)])
+
+    def entities(self, entities: Sequence[Entity]) -> Vectors:
+        """An entity is found by its normalised name, so that every spelling gives the same vector."""
+        return self.embedder.embed([entity.name for entity in entities])
+
+
+def _in_context(relation: Relation, title: str) -> str:
+    if relation.predicate or not title or title.casefold() in relation.text.casefold():
+        return relation.text
+    return f"{title}: {relation.text}"

@@ -1,0 +1,1 @@
+"""From a question to seeds, a subgraph, relations and passages."""

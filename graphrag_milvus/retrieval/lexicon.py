@@ -1,0 +1,108 @@
+"""Every name that the graph knows, matched longest first over the tokens of a text, in any script."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from graphrag_milvus.types import normalize_name
+
+__all__ = ["Lexicon", "Mention", "tokenize"]
+
+_TOKEN = re.compile(
+    # Scripts that put no space between words: each character is a token, so that a name is found inside.
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    r"\U00020000-\U0003ffff]"
+    r"|(?<!\w)[-\u2212]\d+(?:[.,]\d+)*"  # a number and its sign
+    r"|\d+(?:[.,]\d+)*(?:[^\W\d_]+)?"
+    r"|(?:(?![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    r"\U00020000-\U0003ffff])[^\W_])+[+#]*"  # C++ and C# are not C
+    r"|\S"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A known name that stands in a text; `text` is how it is spelled there."""
+
+    entity_id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    folded: str
+    start: int
+    end: int
+
+
+def tokenize(text: str) -> list[str]:
+    """Folded tokens: words, numbers with their sign, single characters of scripts without spaces, symbols."""
+    return [token.folded for token in _tokens(unicodedata.normalize("NFKC", text))]
+
+
+@dataclass
+class Lexicon:
+    """Names with the entities that they stand for.
+
+    A name that was only ever seen with a capital first letter does not match a word in lower case where
+    `respect_case` is asked for: `May` is not `may`, `US` is not `us`.
+    """
+
+    _entities: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
+    _lower: set[int] = field(default_factory=set)
+    _lengths: dict[str, list[int]] = field(default_factory=dict)
+    _known: set[int] = field(default_factory=set)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, entity_id: int) -> bool:
+        return entity_id in self._known
+
+    def add(self, name: str, entity_id: int) -> None:
+        """Know `name`, in one of its spellings, as the entity."""
+        if name[:1] == name[:1].lower() and name[:1].isalpha():
+            self._lower.add(entity_id)
+        if entity_id in self._known:
+            return
+        self._known.add(entity_id)
+        tokens = tuple(tokenize(normalize_name(name)))
+        if not tokens:
+            return
+        self._entities.setdefault(tokens, []).append(entity_id)  # "AT&T" and "AT & T" have the same tokens
+        lengths = self._lengths.setdefault(tokens[0], [])
+        if len(tokens) not in lengths:
+            lengths.append(len(tokens))
+            lengths.sort(reverse=True)
+
+    def match(self, text: str, *, respect_case: bool = False) -> list[Mention]:
+        """The names in a text from left to right; where several begin at one place, the longest."""
+        normal = unicodedata.normalize("NFKC", text)
+        return list(self._walk(normal, list(_tokens(normal)), respect_case))
+
+    def _walk(self, text: str, tokens: list[_Token], respect_case: bool) -> Iterator[Mention]:
+        at = 0
+        while at < len(tokens):
+            length = 0
+            for candidate in self._lengths.get(tokens[at].folded, ()):
+                key = tuple(token.folded for token in tokens[at : at + candidate])
+                if key not in self._entities:
+                    continue
+                spelled = text[tokens[at].start : tokens[at + candidate - 1].end]
+                found = sorted(self._entities[key])
+                if respect_case and spelled[:1].islower():
+                    found = [entity_id for entity_id in found if entity_id in self._lower]
+                if found:
+                    yield from (Mention(entity_id, spelled) for entity_id in found)
+                    length = candidate
+                    break
+            at += length or 1
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    for match in _TOKEN.finditer(text):
+        folded = unicodedata.normalize("NFKC", match.group().casefold())
+        yield _Token(folded, match.start(), match.end())
