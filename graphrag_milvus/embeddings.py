@@ -524,7 +524,7 @@ def _target(provider: str) -> Any:
         )
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:  # ValueError: a module like '..'
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a module like '..'
         raise SettingsError(f"embedding.provider={provider!r} cannot be imported: {error}") from error
 
 

@@ -78,10 +78,14 @@ def _masked(match: Match) -> str:
     return _MASK * len(match.group())
 
 
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.casefold().split())  # casefold makes σ of the final ς
+
+
 # --- quotations ---------------------------------------------------------------------------------------------------
 
 _PAIRS = ('""', "“”", "„“", "«»", "「」", "『』", "《》", "〈〉")
-_QUOTED = re.compile("|".join(rf"{a}(?=[^{b}]*\w)[^{a}{b}\n]{{1,{_LONGEST_QUOTE}}}{b}" for a, b in _PAIRS))
+_QUOTED = re.compile("|".join(rf"{a}(?=[^{b}]{{0,{_LONGEST_QUOTE}}}\w)[^{a}{b}\n]{{1,{_LONGEST_QUOTE}}}{b}" for a, b in _PAIRS))
 
 
 def _quoted(text: str) -> Iterator[Found]:
@@ -102,37 +106,39 @@ _ABBREVIATION = re.compile(
 )
 _LEADING_NUMBER = re.compile(r"\d+(?:st|nd|rd|th)|\d{1,3}")
 _YEAR = re.compile(r"\d{4}")
-_INSIDE = frozenset("of the de la le les du des der den dem di da do dos das del della y e".split())
-_BEFORE = frozenset("von van bin ibn al zu".split())
+_INSIDE = _words("of the de la le les du des der den dem di da do dos das del della y e")
+_BEFORE = _words("von van bin ibn al zu")
 _ARTICLES = frozenset(["the", "a", "an"])
-_BEGINNINGS = frozenset(
-    word.casefold()  # which makes σ of ς
-    for word in
-    # English: questions, articles, pronouns, and what sentences begin with
-    """a about according across after again against all along also although among an and another any are around as at
-    because before behind below beneath beside between beyond both but by can could despite did do does during each
-    either every few film find first for from give had has have he hence her here him his how however i if in inside
-    into is it its later let list many may me most movie much my name near neither no nor not now of off on once one
-    only onto or other our out over per please several shall she should show since so some such tell than that the their
-    them then there therefore these they this those though through throughout thus to today together two under until
-    upon was we were what what's whats when where where's whereas which while who who's whom whose why will with within
-    without would yet you your
-    january february march april june july august september october november december
-    monday tuesday wednesday thursday friday saturday sunday"""
+# Words that begin a question or a sentence and no name, except where the name itself begins so.
+_BEGINNINGS = (
+    # English
+    _words("""
+        a about according across after again against all along also although among an and another any are
+        around as at because before behind below beneath beside between beyond both but by can could despite
+        did do does during each either every few film find first for from give had has have he hence her here
+        him his how however i if in inside into is it its later let list many may me most movie much my name
+        near neither no nor not now of off on once one only onto or other our out over per please several shall
+        she should show since so some such tell than that the their them then there therefore these they this
+        those though through throughout thus to today together two under until upon was we were what what's
+        whats when where where's whereas which while who who's whom whose why will with within without would
+        yet you your january february march april june july august september october november december monday
+        tuesday wednesday thursday friday saturday sunday""")
     # French, German, Spanish, Italian
-    """ qui que quoi quand où quel quelle quels quelles comment pourquoi combien est le la les un une des il elle dans en
-    wer wen wem wessen wo wann wie warum wieso welche welcher welches welchen der die das ein eine er sie es im am
-    quién quien dónde donde cuándo cuando qué cuál cuáles cómo el los las una él ella
-    chi dove che quale quali come perché lo gli uno di"""
+    | _words("""
+        qui que quoi quand où quel quelle quels quelles comment pourquoi combien est le la les un une des il
+        elle dans en wer wen wem wessen wo wann wie warum wieso welche welcher welches welchen der die das ein
+        eine er sie es im am quién quien dónde donde cuándo cuando qué cuál cuáles cómo el los las una él ella
+        chi dove che quale quali come perché lo gli uno di""")
     # Russian, Ukrainian, Greek
-    """ кто что где когда какой какая какое какие каком какую как почему зачем чей чья чьё сколько куда откуда в во на
-    по из за к ко с со у о об от до для при после перед через под над между он она оно они его её их это этот эта эти
-    тот та те и а но или если так также там тогда затем потом позже первый все хто що де коли який яка яке які він вона
-    воно вони це у з із та але
-    ποιος ποια ποιο ποιοι πού που πότε ποτε τι πώς γιατί πόσα ο η το οι τα τον την του της των στο στη στην στον στις σε
-    με από για και ένας μια ένα αυτός αυτή αυτό είναι ήταν""".split()
+    | _words("""
+        кто что где когда какой какая какое какие каком какую как почему зачем чей чья чьё сколько куда откуда
+        в во на по из за к ко с со у о об от до для при после перед через под над между он она оно они его её
+        их это этот эта эти тот та те и а но или если так также там тогда затем потом позже первый все хто що
+        де коли який яка яке які він вона воно вони це у з із та але ποιος ποια ποιο ποιοι πού που πότε ποτε τι
+        πώς γιατί πόσα ο η το οι τα τον την του της των στο στη στην στον στις σε με από για και ένας μια ένα
+        αυτός αυτή αυτό είναι ήταν""")
 )
-_SORTS = frozenset("film movie novel book album song band play series disambiguation".split())
+_SORTS = _words("film movie novel book album song band play series disambiguation")
 
 
 def _capitalised(text: str, initial: bool) -> Iterator[Found]:
@@ -206,9 +212,14 @@ def _trimmed(text: str, run: list[Match]) -> list[Match]:
         return run
     foreign = _BEGINNINGS if _begins_sentence(text, run[0].start()) else _ARTICLES
     start = 0
-    while start < len(run) and (run[start].group().casefold() in foreign or run[start].group() in _INSIDE):
+    while start < len(run) and _is_foreign(text, run[start], foreign):
         start += 1
     return run[start:]
+
+
+def _is_foreign(text: str, word: Match, foreign: frozenset[str]) -> bool:
+    is_initial = text.startswith(".", word.end())  # "A. K. M. Nurul Islam"
+    return not is_initial and (word.group().casefold() in foreign or word.group() in _INSIDE)
 
 
 def _begins_sentence(text: str, place: int) -> bool:
@@ -222,20 +233,25 @@ _KATAKANA_RUN = re.compile(f"[{_KATAKANA}]{{2,}}(?:[・·＝=][{_KATAKANA}]+)*")
 _HAN_RUN = re.compile(f"[{_HAN}]+(?:[·・‧•][{_HAN}]+)*")
 _HIRAGANA_LETTER = re.compile(f"[{_HIRAGANA}]")
 # Words that hold a character at which a run would be cut.
-_HAN_KEPT = """共和 和平 和谐 饱和 昭和 中和 和田 和县 呼和浩特 华为 有限 有机 有色 国有 私有 自由 与会 参与 了解 目的 的士 的里雅斯特
-现在 存在 内在 实在 潜在 从化 从江 他汀 其他 吉他 维他命 达到 于阗 于洪 单于 淳于 及格 埃及 普及 过程 通过 超过 写作""".split()
-_HAN_CUTS = """为什么 什么 怎么样 怎么 怎样 如何 哪里 哪儿 哪个 哪一年 哪一个 哪一位 哪位 哪些 哪年 哪国 哪座 哪部 哪 谁 何时 何地 何处
-多少 多大 多久 几个 几年 是不是 是否 有没有 吗 呢 吧
-出生于 出生在 出生 生于 卒于 死于 去世 逝世 位于 坐落于 成立于 成立 建立 建于 创立 创建 创办 创作 发表 出版 发现 发明 提出 获得 荣获
-离开 前往 来到 去了 回到 到达 移居 担任 出任 就任 领导 制造 认为 成为 作为 称为 称作 被称为 属于 隶属于 来自 毕业于 毕业 就读于 就读 上大学
-任教于 任教 任职于 任职 工作 生活 居住 结婚 执导 导演 主演 拍摄 撰写 编写 写 叫做 名叫 叫 包括 包含 以及 由于 关于 对于 至于 因为 因此 所以
-但是 然而 而且 并且 并因 不过 虽然 如果 或者 同时 当时 后来 之后 之前 之间 其中 期间 直到 以后 以前 随后 最后 最早 最初 曾经 曾 已经 已
-没有 可以 能够 主要 著名 一批 一个 一位 一种 一名 一座 一部 一台 一条 第一 这里 那里 这个 那个 这些 那些 这 那 过的 自己 我们 你们
-他们 她们 它们 我 你 他 她 它 们 的 了 着 在 是 和 与 及 或 于 从 到 被 把 为 有 也 都 将 使 让 向 并 而 其 之 后者 前者""".split()
+_HAN_KEPT = _words("""
+    共和 和平 和谐 饱和 昭和 中和 和田 和县 呼和浩特 华为 有限 有机 有色 国有 私有 自由 与会 参与 了解 目的
+    的士 的里雅斯特 现在 存在 内在 实在 潜在 从化 从江 他汀 其他 吉他 维他命 达到 于阗 于洪 单于 淳于 及格 埃及
+    普及 过程 通过 超过 写作""")
+_HAN_CUTS = _words("""
+    为什么 什么 怎么样 怎么 怎样 如何 哪里 哪儿 哪个 哪一年 哪一个 哪一位 哪位 哪些 哪年 哪国 哪座 哪部 哪 谁
+    何时 何地 何处 多少 多大 多久 几个 几年 是不是 是否 有没有 吗 呢 吧 出生于 出生在 出生 生于 卒于 死于 去世
+    逝世 位于 坐落于 成立于 成立 建立 建于 创立 创建 创办 创作 发表 出版 发现 发明 提出 获得 荣获 离开 前往
+    来到 去了 回到 到达 移居 担任 出任 就任 领导 制造 认为 成为 作为 称为 称作 被称为 属于 隶属于 来自 毕业于
+    毕业 就读于 就读 上大学 任教于 任教 任职于 任职 工作 生活 居住 结婚 执导 导演 主演 拍摄 撰写 编写 写 叫做
+    名叫 叫 包括 包含 以及 由于 关于 对于 至于 因为 因此 所以 但是 然而 而且 并且 并因 不过 虽然 如果 或者 同时
+    当时 后来 之后 之前 之间 其中 期间 直到 以后 以前 随后 最后 最早 最初 曾经 曾 已经 已 没有 可以 能够 主要
+    著名 一批 一个 一位 一种 一名 一座 一部 一台 一条 第一 这里 那里 这个 那个 这些 那些 这 那 过的 自己 我们
+    你们 他们 她们 它们 我 你 他 她 它 们 的 了 着 在 是 和 与 及 或 于 从 到 被 把 为 有 也 都 将 使 让 向 并
+    而 其 之 后者 前者""")
 
 
-def _any_of(words: list[str]) -> str:
-    return "|".join(sorted(words, key=len, reverse=True))
+def _any_of(words: Iterable[str]) -> str:
+    return "|".join(sorted(sorted(words), key=len, reverse=True))
 
 
 _HAN_CUT = re.compile(

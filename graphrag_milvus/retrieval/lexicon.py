@@ -54,7 +54,7 @@ class Lexicon:
     _entities: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
     _lower: set[int] = field(default_factory=set)
     _lengths: dict[str, list[int]] = field(default_factory=dict)
-    _known: set[int] = field(default_factory=set)
+    _known: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -62,14 +62,18 @@ class Lexicon:
     def __contains__(self, entity_id: int) -> bool:
         return entity_id in self._known
 
+    def name(self, entity_id: int) -> str:
+        """The normalised name of an entity, or its number where it is not known."""
+        return self._known.get(entity_id, str(entity_id))
+
     def add(self, name: str, entity_id: int) -> None:
         """Know `name`, in one of its spellings, as the entity."""
         if name[:1] == name[:1].lower() and name[:1].isalpha():
             self._lower.add(entity_id)
         if entity_id in self._known:
             return
-        self._known.add(entity_id)
-        tokens = tuple(tokenize(normalize_name(name)))
+        self._known[entity_id] = normalize_name(name)
+        tokens = tuple(tokenize(self._known[entity_id]))
         if not tokens:
             return
         self._entities.setdefault(tokens, []).append(entity_id)  # "AT&T" and "AT & T" have the same tokens

@@ -1,0 +1,117 @@
+"""What every method of retrieval shares: its resources, its clock, and passages out of rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_milvus.embeddings import Embedder
+from graphrag_milvus.errors import InputError
+from graphrag_milvus.llm import LLM
+from graphrag_milvus.retrieval.snapshot import SnapshotSource
+from graphrag_milvus.settings import RetrievalSettings
+from graphrag_milvus.store import WINDOW, Hit, MilvusStore
+from graphrag_milvus.types import Retrieval, ScoredPassage, Trace
+
+__all__ = ["PASSAGE_FIELDS", "Method", "Resources", "Stopwatch", "check_question", "dense", "joined", "scored"]
+
+PASSAGE_FIELDS = ("doc_id", "title", "text", "metadata")
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a method works with."""
+
+    store: MilvusStore
+    embedder: Embedder
+    snapshots: SnapshotSource
+    settings: RetrievalSettings
+    llm: LLM | None = None
+
+
+class Method(Protocol):
+    """One way from a question to passages."""
+
+    name: str
+
+    def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
+        """At most `k` passages, best first; fewer only where the workspace has no more that the filter allows."""
+        ...
+
+
+@dataclass
+class Stopwatch:
+    """Milliseconds by stage, in the order in which the stages ran."""
+
+    timings_ms: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time what runs inside the `with` block as one stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = (time.perf_counter() - started) * 1000
+            self.timings_ms[name] = round(self.timings_ms.get(name, 0.0) + spent, 3)
+
+
+def check_question(question: str, k: int, filter: str) -> None:
+    """Raise `InputError` for what cannot be searched for."""
+    if not question.strip():
+        raise InputError("the question is empty; ask something")
+    if not 0 <= k <= WINDOW:
+        raise InputError(f"top-k is {k}; it must be from 0 to {WINDOW:,} (Milvus's window)")
+    if not _closed(filter):
+        raise InputError(f"the filter {filter!r} closes a bracket or a quote that it did not open")
+
+
+def joined(*filters: str) -> str:
+    """All filters at once."""
+    return " and ".join(f"({filter})" for filter in filters if filter)
+
+
+def scored(passage_id: int, row: Mapping[str, Any], score: float) -> ScoredPassage:
+    """A passage row as users see it."""
+    return ScoredPassage(
+        str(passage_id), row["doc_id"], row["title"], row["text"], round(float(score), 6), dict(row["metadata"] or {})
+    )
+
+
+def dense(resources: Resources, vector: Vector, k: int, filter: str) -> list[Hit]:
+    """The `k` passages whose vectors are nearest to the question's."""
+    return resources.store.search("passages", vector[None], k, filter=filter, fields=PASSAGE_FIELDS)[0]
+
+
+def finish(trace: Trace, watch: Stopwatch, question: str, passages: Sequence[ScoredPassage]) -> Retrieval:
+    """The retrieval with its trace closed."""
+    trace.timings_ms = {**watch.timings_ms, "total": round(sum(watch.timings_ms.values()), 3)}
+    return Retrieval(question, trace.method, list(passages), trace)
+
+
+def _closed(filter: str) -> bool:
+    """True where brackets and quotes pair up, so that a filter cannot end the one that it is joined to."""
+    closing = {"(": ")", "[": "]"}
+    stack: list[str] = []
+    quote = ""
+    characters = iter(filter)
+    for c in characters:
+        if quote:
+            if c == "\\":
+                next(characters, "")
+            elif c == quote:
+                quote = ""
+        elif c in "\"'":
+            quote = c
+        elif c in closing:
+            stack.append(closing[c])
+        elif c in ")]" and (not stack or stack.pop() != c):
+            return False
+    return not stack and not quote

@@ -1,0 +1,115 @@
+"""How the walk came from the question to a passage, in words."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_milvus.retrieval.seeds import Seeds
+from graphrag_milvus.retrieval.snapshot import Snapshot
+from graphrag_milvus.store import Hit
+from graphrag_milvus.types import ScoredPassage
+
+__all__ = ["explain"]
+
+Ints = npt.NDArray[np.int64]
+Parents = dict[int, tuple[int, int]]
+"""For each relation the relation before it (-1 at a seed) and the entity between the two (-1 at a seed relation)."""
+
+_MOST = 5
+"""Lines that are told: the first passages matter, and a page of arrows explains nothing."""
+
+
+def explain(
+    snapshot: Snapshot,
+    seeds: Seeds,
+    positions: Ints,
+    hits: Mapping[int, Hit],
+    selected: Sequence[Mapping[str, Any]],
+    passages: Sequence[ScoredPassage],
+) -> list[str]:
+    """One line a passage: seed entity, relation, shared entity, relation, and so on to the passage.
+
+    Args:
+        positions: the candidates, heaviest first, so that of two shortest ways the heavier is told.
+        hits: their rows by relation id.
+    """
+    if not len(positions):
+        return []
+    parents = _parents(snapshot, seeds, positions)
+    names = _names(hits)
+    lines = []
+    for passage in passages[:_MOST]:
+        ids = [int(s["id"]) for s in selected if passage.id in s["passage_ids"]]
+        at = snapshot.incidence.relation_positions(ids[:1])
+        if len(at) and int(at[0]) in parents:
+            lines.append(_line(int(at[0]), parents, snapshot, hits, names, passage))
+    return lines
+
+
+def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
+    """Breadth first over the candidates, from the seeds."""
+    incidence = snapshot.incidence
+    rank = {int(p): n for n, p in enumerate(positions)}
+    part = incidence.matrix[positions]
+    by_entity = part.T.tocsr()
+    parents: Parents = {}
+    queue: deque[int] = deque()
+    for entity in seeds.entity_positions:
+        for n in by_entity.indices[by_entity.indptr[entity] : by_entity.indptr[entity + 1]]:
+            _visit(parents, queue, int(positions[n]), -1, int(entity))
+    if not queue:
+        for relation in seeds.relation_positions:
+            if int(relation) in rank:
+                _visit(parents, queue, int(relation), -1, -1)
+    late = deque(int(r) for r in seeds.relation_positions if int(r) in rank)
+    while queue or late:
+        if not queue:  # what only the question as a whole leads to
+            _visit(parents, queue, late.popleft(), -1, -1)
+            continue
+        here = queue.popleft()
+        for entity in part[rank[here]].indices:
+            for n in np.sort(by_entity.indices[by_entity.indptr[entity] : by_entity.indptr[entity + 1]]):
+                _visit(parents, queue, int(positions[n]), here, int(entity))
+    return parents
+
+
+def _visit(parents: Parents, queue: deque[int], relation: int, before: int, entity: int) -> None:
+    if relation not in parents:
+        parents[relation] = (before, entity)
+        queue.append(relation)
+
+
+def _line(
+    relation: int,
+    parents: Parents,
+    snapshot: Snapshot,
+    hits: Mapping[int, Hit],
+    names: Mapping[int, str],
+    passage: ScoredPassage,
+) -> str:
+    steps = [f"passage {passage.title or passage.id!r}"]
+    while relation >= 0:
+        before, entity = parents[relation]
+        relation_id = int(snapshot.incidence.relation_ids[relation])
+        steps.append(f'"{hits[relation_id].row["text"]}"' if relation_id in hits else f"relation {relation_id}")
+        if entity >= 0:
+            entity_id = int(snapshot.incidence.entity_ids[entity])
+            steps.append(names.get(entity_id) or snapshot.lexicon.name(entity_id))
+        else:
+            steps.append("question")
+        relation = before
+    return " -> ".join(reversed(steps))
+
+
+def _names(hits: Mapping[int, Hit]) -> dict[int, str]:
+    """Entities as the candidates spell them."""
+    return {
+        int(key): str(name)
+        for hit in hits.values()
+        for key, name in zip(hit.row["entity_ids"], hit.row["names"], strict=False)
+    }

@@ -1,0 +1,123 @@
+"""Where a question enters the graph: entities that it names, relations that are like it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_milvus.names import candidate_names
+from graphrag_milvus.retrieval.base import Resources
+from graphrag_milvus.retrieval.snapshot import Snapshot
+from graphrag_milvus.store import Hit
+from graphrag_milvus.types import entity_id, normalize_name
+
+__all__ = ["Seeds", "find_seeds", "named_entities", "names_to_look_up"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass
+class Seeds:
+    """Positions and weights in the incidence, and how each came about.
+
+    Attributes:
+        entity_weights: float64, shape (entities,); sums to 1 where there is a seed.
+        relation_weights: float64, shape (relations,); sums to 1 where there is a seed.
+        entities: `{id, name, mention, score}` for the trace, best first.
+        relations: `{id, score}` for the trace, best first.
+    """
+
+    entity_weights: Floats
+    relation_weights: Floats
+    entities: list[dict[str, Any]] = field(default_factory=list)
+    relations: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def entity_positions(self) -> Ints:
+        """Positions of the seed entities, ascending."""
+        return np.flatnonzero(self.entity_weights)
+
+    @property
+    def relation_positions(self) -> Ints:
+        """Positions of the seed relations, ascending."""
+        return np.flatnonzero(self.relation_weights)
+
+
+def named_entities(question: str, snapshot: Snapshot) -> dict[int, str]:
+    """Entities whose name stands in the question, with the words that name them."""
+    found = {m.entity_id: m.text for m in snapshot.lexicon.match(question)}
+    here = snapshot.incidence.entity_positions(list(found))
+    return {key: text for (key, text), position in zip(found.items(), here, strict=True) if position >= 0}
+
+
+def names_to_look_up(question: str, named: dict[int, str]) -> list[str]:
+    """Names that a search by vector may add to: unknown ones, and single words that may stand for a longer name."""
+    spans = " ".join(normalize_name(text) for text in named.values())
+    names = []
+    for name in candidate_names(question):
+        known = entity_id(name) in named
+        if known and " " in name:
+            continue
+        if not known and normalize_name(name) in spans:
+            continue  # part of a longer name that is known
+        names.append(name)
+    return names
+
+
+def find_seeds(
+    question: str, vectors: npt.NDArray[np.float32], names: Sequence[str], snapshot: Snapshot, resources: Resources,
+    filter: str,
+) -> Seeds:
+    """Seeds from the question's names and from the question as a whole.
+
+    An entity weighs 1 over the number of passages that mention it (HippoRAG's node specificity), times the
+    cosine where it was found by vector; a relation weighs its cosine. Both kinds have the same total.
+
+    Args:
+        vectors: the question's in row 0, those of `names` after it.
+    """
+    settings, store = resources.settings, resources.store
+    near: list[list[Hit]] = []
+    if len(names) and settings.entity_seeds:
+        near = store.search("entities", vectors[1:], settings.entity_seeds, fields=["name"])
+    alike = store.search("relations", vectors[:1], settings.relation_seeds, filter=filter)[0]
+    seeds = Seeds(np.zeros(len(snapshot.incidence.entity_ids)), np.zeros(len(snapshot.incidence.relation_ids)))
+    _add_entities(seeds, named_entities(question, snapshot), names, near, snapshot, settings.entity_threshold)
+    _add_relations(seeds, alike, snapshot)
+    return seeds
+
+
+def _add_entities(
+    seeds: Seeds, named: dict[int, str], names: Sequence[str], near: list[list[Hit]], snapshot: Snapshot, least: float
+) -> None:
+    found = {key: (text, normalize_name(text), 1.0) for key, text in named.items()}
+    for name, hits in zip(names, near, strict=False):
+        for hit in hits:
+            if hit.score >= least and hit.id not in found:
+                found[hit.id] = (name, str(hit.row["name"]), hit.score)
+    positions = snapshot.incidence.entity_positions(list(found))
+    for (key, (mention, name, score)), position in zip(found.items(), positions, strict=True):
+        if position >= 0:
+            seeds.entity_weights[position] = score / max(1, int(snapshot.passages_of_entity[position]))
+            seeds.entities.append({"id": str(key), "name": name, "mention": mention, "score": round(score, 4)})
+    _normalize(seeds.entity_weights)
+
+
+def _add_relations(seeds: Seeds, alike: Sequence[Hit], snapshot: Snapshot) -> None:
+    positions = snapshot.incidence.relation_positions([hit.id for hit in alike])
+    for hit, position in zip(alike, positions, strict=True):
+        if position >= 0 and hit.score > 0:
+            seeds.relation_weights[position] = hit.score
+            seeds.relations.append({"id": str(hit.id), "score": round(hit.score, 4)})
+    _normalize(seeds.relation_weights)
+
+
+def _normalize(weights: Floats) -> None:
+    total = weights.sum()
+    if total > 0:
+        weights /= total

@@ -1,0 +1,1 @@
+"""From passages and relations to an answer."""
