@@ -69,13 +69,13 @@ class LocalEmbeddings(Embeddings):
 
     The vector of a text does not depend on which texts it is embedded with, nor on threads: in the default
     model only the weights are int8 and the arithmetic is float32, and alone, in pairs, padded to 256 tokens
-    or in mixed batches the vectors of 340 texts came out the same to the last bit. In a model that
-    quantises its activations too, neighbours would change each other's scale; such a model gets one text at
-    a time, which costs about two thirds of the speed.
+    or in mixed batches the vectors of 340 texts came out the same to the last bit (on x86-64 with AVX-512;
+    elsewhere count on six decimals). In a model that quantises its activations too, neighbours would change
+    each other's scale; such a model gets one text at a time, which halves the speed for short texts.
 
-    Measured 2026-11, default model, 2 cores of which others used more than half: 530 to 1,190 entity names,
-    270 to 520 triples, or 30 to 50 passages (30 to 256 tokens) a second; one text at a time 230, 180 and 30;
-    one question 7 to 8 ms.
+    Measured 2026-11, default model, 2 cores shared with other work, median and best of 40 runs: 890 (1,080)
+    entity names, 490 (530) triples or 55 (61) passages of 30 to 256 tokens a second; with one text at a time
+    400, 310 and 49; one question 6.6 (5.0) ms. On fully busy cores about half of that.
 
     Args:
         model: a folder with `model.onnx` (or `onnx/model.onnx`) and `tokenizer.json`; None is

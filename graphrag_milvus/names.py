@@ -85,7 +85,9 @@ def _words(text: str) -> frozenset[str]:
 # --- quotations ---------------------------------------------------------------------------------------------------
 
 _PAIRS = ('""', "“”", "„“", "«»", "「」", "『』", "《》", "〈〉")
-_QUOTED = re.compile("|".join(rf"{a}(?=[^{b}]{{0,{_LONGEST_QUOTE}}}\w)[^{a}{b}\n]{{1,{_LONGEST_QUOTE}}}{b}" for a, b in _PAIRS))
+_QUOTED = re.compile(
+    "|".join(rf"{a}(?=[^{b}]{{0,{_LONGEST_QUOTE}}}\w)[^{a}{b}\n]{{1,{_LONGEST_QUOTE}}}{b}" for a, b in _PAIRS)
+)
 
 
 def _quoted(text: str) -> Iterator[Found]:

@@ -36,11 +36,15 @@ def _words(text: str) -> frozenset[str]:
 
 
 # A full stop after the first kind ends no sentence; after the second it does where the next word begins one.
-_TITLES = _words("""mr mrs ms dr prof st ste mt ft gen col capt lt sgt maj adm rev hon sen rep gov pres messrs mme mlle fr vs cf al
-    approx ca fig figs no nos vol vols pp ed eds art ch sec op jan feb mar apr aug sept oct nov dec""")
+_TITLES = _words(
+    """mr mrs ms dr prof st ste mt ft gen col capt lt sgt maj adm rev hon sen rep gov pres messrs mme mlle fr vs cf al
+    approx ca fig figs no nos vol vols pp ed eds art ch sec op jan feb mar apr aug sept oct nov dec"""
+)
 _ENDINGS = _words("jr sr inc ltd co corp bros dept univ assn est etc")
-_STARTERS = _words("""The It He She They We This These Those That There In On At After Before During When While His Her Its Their As
-    For From However Since Under With By And But""")
+_STARTERS = _words(
+    """The It He She They We This These Those That There In On At After Before During When While His Her Its Their As
+    For From However Since Under With By And But"""
+)
 
 
 def split_sentences(text: str, longest: int = LONGEST) -> list[str]:

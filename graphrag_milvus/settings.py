@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -99,6 +100,18 @@ class RetrievalSettings(_Group):
     selected: int = Field(default=10, ge=1, description="relations that the reranker may select")
 
 
+class _OpenAIEnvironment(PydanticBaseSettingsSource):
+    """The model's settings under the names that OpenAI's own clients read."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        names = {name: os.environ.get(f"OPENAI_{name.upper()}") for name in ("api_key", "base_url", "model")}
+        found = {name: value for name, value in names.items() if value}
+        return {"llm": found} if found else {}
+
+
 class Settings(BaseSettings):
     """All settings of one `GraphRAG`."""
 
@@ -118,12 +131,6 @@ class Settings(BaseSettings):
     index: IndexSettings = IndexSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
 
-    @model_validator(mode="after")
-    def _read_openai_environment(self) -> Settings:
-        """Fill the model's settings from `OPENAI_*` where ours say nothing."""
-        self.llm = _with_openai_environment(self.llm)
-        return self
-
     @classmethod
     def settings_customise_sources(
         cls,
@@ -133,18 +140,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments win over the environment, the environment over `.env`, that over the TOML file."""
+        """Arguments, the environment, `.env`, the TOML file, `OPENAI_*`: each wins over those after it."""
         toml = TomlConfigSettingsSource(settings_cls, os.environ.get("GRAPHRAG_CONFIG", "graphrag_milvus.toml"))
-        return init_settings, env_settings, dotenv_settings, toml
-
-
-def _with_openai_environment(llm: LLMSettings) -> LLMSettings:
-    found: dict[str, Any] = {}
-    for field in ("api_key", "base_url", "model"):
-        value = os.environ.get(f"OPENAI_{field.upper()}")
-        if value and getattr(llm, field) is None:
-            found[field] = SecretStr(value) if field == "api_key" else value
-    return llm.model_copy(update=found) if found else llm
+        return init_settings, env_settings, dotenv_settings, toml, _OpenAIEnvironment(settings_cls)
 
 
 def load_settings(config: str | Path | None = None, **overrides: Any) -> Settings:

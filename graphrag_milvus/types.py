@@ -11,7 +11,9 @@ from typing import Any
 
 __all__ = [
     "Answer",
+    "DeleteReport",
     "Document",
+    "DocumentRecord",
     "Entity",
     "ExtractedRelation",
     "Extraction",
@@ -20,6 +22,7 @@ __all__ = [
     "Relation",
     "Retrieval",
     "ScoredPassage",
+    "Stats",
     "Trace",
     "Usage",
     "content_hash",
@@ -252,3 +255,39 @@ class IndexReport:
     tokens: int = 0
     seconds: float = 0.0
     warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReport:
+    """Which documents were deleted, and which were not there."""
+
+    deleted: list[str]
+    missing: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRecord:
+    """What the manifest knows of a document; it is not `complete` while, or after, its indexing was cut short."""
+
+    id: str
+    title: str
+    source: str
+    passages: int
+    relations: int
+    indexed_at: int
+    complete: bool
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Row counts of a workspace and what it was built with."""
+
+    workspace: str
+    documents: int
+    passages: int
+    relations: int
+    entities: int
+    incomplete: int
+    embedding: str
+    dimension: int

@@ -159,10 +159,8 @@ def row_document(row: object, source: str = "") -> Document:
     """
     if not isinstance(row, dict):
         raise InputError(f"the row is {_kind(row)}, not an object with a text")
-    return Document(
-        _text(row), id=_name(row, "id"), title=_name(row, "title"), source=source, metadata=_metadata(row),
-        triplets=_triplets(row),
-    )  # fmt: skip
+    id, title = _name(row, "id"), _name(row, "title")
+    return Document(_text(row), id, title, source, _metadata(row), _triplets(row))
 
 
 def decode(data: bytes) -> str:
@@ -241,7 +239,8 @@ def read_json_lines(path: Path) -> Iterator[Result]:
     empty = True
     with path.open("rb") as file:
         for number, line in enumerate(_lines(file), 1):
-            for result in _line_result(line, f"{source}:{number}", source):
+            result = _line_result(line, f"{source}:{number}", source)
+            if result:
                 empty = False
                 yield result
     if empty:
@@ -260,7 +259,7 @@ def read_json(path: Path) -> Iterator[Result]:
     if not rows:
         raise InputError("is empty")
     for place, row in rows:
-        yield from _row_result(row, source + place, source)
+        yield _row_result(row, source + place, source)
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | str]:
@@ -274,24 +273,20 @@ def _lines(file: BinaryIO) -> Iterator[bytes | str]:
         yield from file
 
 
-def _line_result(line: bytes | str, place: str, source: str) -> Iterator[Result]:
+def _line_result(line: bytes | str, place: str, source: str) -> Result | None:
+    """None for a line that is blank."""
     try:
         text = decode(line) if isinstance(line, bytes) else line
-        row = _parsed(text) if text.strip() else None
+        return row_document(_parsed(text), source) if text.strip() else None
     except InputError as error:
-        yield ReadFailure(place, str(error))
-    else:
-        if text.strip():
-            yield from _row_result(row, place, source)
+        return ReadFailure(place, str(error))
 
 
-def _row_result(row: object, place: str, source: str) -> Iterator[Result]:
+def _row_result(row: object, place: str, source: str) -> Result:
     try:
-        document = row_document(row, source)
+        return row_document(row, source)
     except InputError as error:
-        yield ReadFailure(place, str(error))
-    else:
-        yield document
+        return ReadFailure(place, str(error))
 
 
 def _parsed(text: str) -> Any:
@@ -316,8 +311,7 @@ def _rows(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value.get("docs"), list):
         return [(f".docs[{index}]", _openie_row(row)) for index, row in enumerate(value["docs"])]
     if all(isinstance(sentences, list) for sentences in value.values()):
-        return [(f"[{json.dumps(title, ensure_ascii=False)}]", {"title": title, "text": _joined(sentences)})
-                for title, sentences in value.items()]  # fmt: skip
+        return [(f"[{_quoted(title)}]", {"title": title, "text": _joined(texts)}) for title, texts in value.items()]
     return [("", value)]
 
 
@@ -343,9 +337,13 @@ def _joined(sentences: list[Any]) -> Any:
     return text
 
 
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
 def _text(row: Mapping[str, Any]) -> str:
     if "text" not in row:
-        keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in list(row)[:10])
+        keys = ", ".join(map(_quoted, list(row)[:10]))
         raise InputError(f'has no "text"; it has {keys or "nothing"}')
     text = row["text"]
     if not isinstance(text, str):
@@ -396,12 +394,8 @@ def _read_file(path: Path) -> Iterator[Result]:
         _check_regular(path)
         for item in _reader_of(path)(path):
             yield _storable(item, source)
-    except (UsageError, OSError, UnicodeError, _PathError) as error:
+    except (UsageError, OSError, UnicodeError) as error:
         yield ReadFailure(source, _reason(error))
-
-
-class _PathError(Exception):
-    """The operating system cannot be asked about such a path."""
 
 
 def _check_regular(path: Path) -> None:
@@ -411,7 +405,7 @@ def _check_regular(path: Path) -> None:
     except FileNotFoundError:
         raise InputError("is a link to nothing" if path.is_symlink() else "does not exist") from None
     except ValueError as error:  # a NUL in it
-        raise _PathError(f"is no path ({error})") from None
+        raise InputError(f"is no path ({error})") from None
     if not stat.S_ISREG(mode):
         kind = next((name for is_kind, name in _SPECIAL if is_kind(mode)), "a device")
         raise InputError(f"is {kind}, not a file")
@@ -426,12 +420,12 @@ def _reader_for(path: Path) -> Reader | None:
 def _reader_of(path: Path) -> Reader:
     found = _reader_for(path)
     if found is None:
-        raise InputError(f"no reader for {path.suffix or 'a name without a suffix'}; known are {_known()}")
+        raise InputError(f"no reader for {path.suffix or 'a name without a suffix'}; {_known()}")
     return found
 
 
 def _known() -> str:
-    return ", ".join(sorted(_READERS))
+    return "known are " + ", ".join(sorted(_READERS))
 
 
 def _reason(error: Exception) -> str:
@@ -485,7 +479,7 @@ def _or_failure(found: Iterator[Path | ReadFailure], source: str, reason: str) -
         nothing = False
         yield item
     if nothing:
-        yield ReadFailure(source, f"{reason}; known are {_known()}")
+        yield ReadFailure(source, f"{reason}; {_known()}")
 
 
 def _matches(pattern: Path) -> Iterator[Path | ReadFailure]:
@@ -514,17 +508,17 @@ def _walk(start: list[Path]) -> Iterator[Path | ReadFailure]:
         if not _is_folder(path):
             if _reader_for(path):
                 yield path
-        elif _is_new_folder(path, seen):
+        elif (identity := _identity(path)) not in seen:
+            seen.add(identity)
             try:
                 waiting += sorted((child for child in path.iterdir() if not _is_hidden(Path(child.name))), reverse=True)
             except OSError as error:
                 yield ReadFailure(source_of(path), _reason(error))
 
 
-def _is_new_folder(path: Path, seen: set[tuple[int, int]]) -> bool:
+def _identity(path: Path) -> tuple[int, int]:
     info = path.stat()
-    key = (info.st_dev, info.st_ino)
-    return key not in seen and not seen.add(key)
+    return info.st_dev, info.st_ino
 
 
 def _is_folder(path: Path) -> bool:

@@ -1,0 +1,1 @@
+"""From documents to rows: reading, splitting, extraction, vectors and writing."""

@@ -1,0 +1,331 @@
+"""GraphRAG: one object to index, retrieve, ask and look after a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+from tqdm.auto import tqdm
+
+from graphrag_milvus.builder.extractors import Extractor, make_extractor
+from graphrag_milvus.builder.pipeline import Pipeline
+from graphrag_milvus.builder.readers import ReadFailure, read, shard_of
+from graphrag_milvus.builder.vectorizer import Vectorizer
+from graphrag_milvus.builder.writer import Writer
+from graphrag_milvus.embeddings import Embedder, make_embedder
+from graphrag_milvus.errors import InputError, SettingsError
+from graphrag_milvus.llm import LLM, make_llm
+from graphrag_milvus.retrieval.base import Method, Resources, check_question
+from graphrag_milvus.retrieval.naive import Hybrid, Naive
+from graphrag_milvus.retrieval.retriever import PassageRetriever
+from graphrag_milvus.retrieval.snapshot import SnapshotSource
+from graphrag_milvus.retrieval.subgraph import Subgraph
+from graphrag_milvus.settings import Settings, load_settings
+from graphrag_milvus.solver.generator import Generator
+from graphrag_milvus.store import MilvusStore
+from graphrag_milvus.types import (
+    Answer,
+    DeleteReport,
+    Document,
+    DocumentRecord,
+    IndexReport,
+    Retrieval,
+    Stats,
+    Trace,
+    content_hash,
+)
+
+__all__ = ["METHODS", "GraphRAG", "Source"]
+
+METHODS: dict[str, Callable[[Resources], Method]] = {"naive": Naive, "hybrid": Hybrid, "subgraph": Subgraph}
+"""The methods by name; `auto` picks one of them."""
+
+Source: TypeAlias = "str | Document | Path | Mapping[str, Any]"
+"""A text, a document, a path of files, or a mapping with the fields of a document."""
+
+
+class GraphRAG:
+    """A workspace of documents in Milvus that answers questions over several of them.
+
+    Nothing is loaded or connected before it is needed. Use it in a `with` block, or `close` it.
+
+    Args:
+        settings: where things are and how they are done; read from the environment where it is not given.
+        llm: a chat model in place of the one that the settings name.
+        embeddings: an embedder in place of the one that the settings name.
+        extractor: an extractor in place of the one that the settings name.
+
+    Raises:
+        SettingsError: a setting cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        llm: BaseChatModel | None = None,
+        embeddings: Embeddings | None = None,
+        extractor: Extractor | None = None,
+    ) -> None:
+        self.settings = settings or load_settings()
+        self._chat_model = llm
+        self._embeddings = embeddings
+        self._extractor = extractor
+
+    def __enter__(self) -> GraphRAG:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection to Milvus; the object can still be used, and connects again then."""
+        self.store.close()
+
+    # Parts
+
+    @cached_property
+    def store(self) -> MilvusStore:
+        """The collections of the workspace."""
+        return MilvusStore(self.settings.milvus, self.settings.workspace)
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """What makes vectors."""
+        if self._embeddings is not None:
+            return Embedder(self._embeddings, batch_size=self.settings.embedding.batch_size)
+        return make_embedder(self.settings.embedding, self.settings.llm)
+
+    @cached_property
+    def llm(self) -> LLM | None:
+        """The chat model, or None where none is configured."""
+        if self._chat_model is not None:
+            return LLM(self._chat_model, concurrency=self.settings.llm.concurrency)
+        return make_llm(self.settings.llm)
+
+    @cached_property
+    def _resources(self) -> Resources:
+        return Resources(self.store, self.embedder, SnapshotSource(self.store), self.settings.retrieval, self.llm)
+
+    # Documents
+
+    def add(
+        self,
+        sources: Source | Iterable[Source],
+        *,
+        extractor: str | None = None,
+        shard: tuple[int, int] | None = None,
+        progress: bool | None = None,
+    ) -> IndexReport:
+        """Index documents: new ones are added, changed ones redone where they changed, the same ones left alone.
+
+        Interrupted, it is completed by calling it again. One bad document does not stop the others.
+
+        Args:
+            sources: texts, `Document`s, mappings with a document's fields, or `Path`s of files and folders.
+            extractor: `auto`, `given`, `local`, `llm` or several joined by `+`, in place of the setting.
+            shard: `(i, n)` indexes the i-th of n equal parts only, counted from 0.
+            progress: show a progress bar; left out, one is shown where somebody can see it.
+
+        Raises:
+            SettingsError: the extractor needs something that is not set.
+            WorkspaceMismatchError: the workspace has vectors of another embedding model.
+            StoreError: Milvus failed; call again to go on.
+        """
+        items = _as_list(sources)
+        chosen = self._make_extractor(extractor)
+        self.store.open(model=self.embedder.name, dimension=self.embedder.dimension)
+        documents = _documents(items)
+        if shard is not None:
+            documents = _part(documents, shard)
+        total = len(items) if isinstance(items, list) and not any(isinstance(i, Path) for i in items) else None
+        with ExitStack() as stack:
+            bar = stack.enter_context(_bar(total if shard is None else None, progress))
+            meter = stack.enter_context(self.llm.meter()) if self.llm is not None else None
+            report = self._pipeline(chosen, bar).run(documents)
+        if meter is not None:
+            report.llm_calls, report.tokens = meter.usage.calls, meter.usage.tokens
+        return report
+
+    def delete(self, doc_ids: Sequence[str]) -> DeleteReport:
+        """Delete documents with everything that is theirs."""
+        ids = [doc_ids] if isinstance(doc_ids, str) else list(doc_ids)
+        deleted = Writer(self.store).remove(ids) if self.store.exists() else []
+        if deleted:
+            self.store.touch()
+        return DeleteReport(deleted, [doc_id for doc_id in ids if doc_id not in deleted])
+
+    def documents(self) -> list[DocumentRecord]:
+        """The documents of the workspace, by id."""
+        fields = ["doc_id", "title", "source", "hash", "passages", "relations", "indexed_at", "metadata"]
+        return sorted((_record(row) for row in self.store.iterate("documents", fields)), key=lambda record: record.id)
+
+    def gc(self) -> int:
+        """Delete entities that no relation holds any more; how many there were. Not while indexing."""
+        return Writer(self.store).collect_garbage()
+
+    def stats(self) -> Stats:
+        """Row counts of the workspace and what it was built with."""
+        meta = self.store.meta() or {}
+        return Stats(
+            workspace=self.settings.workspace,
+            documents=self.store.count("documents"),
+            passages=self.store.count("passages"),
+            relations=self.store.count("relations"),
+            entities=self.store.count("entities"),
+            incomplete=self.store.count("documents", 'hash == ""'),
+            embedding=str(meta.get("model", "")),
+            dimension=int(meta.get("dimension", 0)),
+        )
+
+    # Questions
+
+    def retrieve(self, question: str, *, method: str | None = None, k: int | None = None, filter: str = "") -> Retrieval:
+        """The passages that answer a question, and how they were found.
+
+        Args:
+            method: `auto`, `naive`, `hybrid` or `subgraph`, in place of the setting.
+            k: passages at the most, in place of the setting.
+            filter: a Milvus expression on `doc_id`, `title` or `metadata["key"]`; what it excludes appears nowhere.
+
+        Raises:
+            InputError: the question is empty, `k` is out of range, or the filter is not understood.
+        """
+        k = self.settings.retrieval.top_k if k is None else k
+        check_question(question, k, filter)
+        meta = self.store.meta()
+        if meta is None:
+            note = f"nothing is indexed in workspace {self.settings.workspace!r} at {self.store.uri}"
+            return Retrieval(question, method or "none", [], Trace(method=method or "none", notes=[note]))
+        self.store.check(model=self.embedder.name, dimension=self.embedder.dimension)
+        name, why = self._choose(method or self.settings.retrieval.method)
+        found = self._method(name).retrieve(question, k, filter)
+        found.trace.notes[:0] = [why] if why else []
+        return found
+
+    def ask(
+        self, question: str, *, method: str | None = None, k: int | None = None, filter: str = ""
+    ) -> Answer:
+        """Retrieve, and answer with citations; without a model the answer is made of the passages' sentences."""
+        return self._generator.answer(self.retrieve(question, method=method, k=k, filter=filter))
+
+    def stream(
+        self, question: str, *, method: str | None = None, k: int | None = None, filter: str = ""
+    ) -> Iterator[str | Answer]:
+        """Like `ask`, but gives the text in pieces as the model writes it, and at the end the `Answer`."""
+        return self._generator.stream(self.retrieve(question, method=method, k=k, filter=filter))
+
+    def as_retriever(self, *, method: str | None = None, k: int | None = None, filter: str = "") -> PassageRetriever:
+        """A langchain retriever; `auto` is decided at each question."""
+        top_k = self.settings.retrieval.top_k if k is None else k
+        return PassageRetriever(method=_Bound(self, method), k=top_k, filter=filter)
+
+    # Inside
+
+    @property
+    def _generator(self) -> Generator:
+        return Generator(self.embedder, self.llm)
+
+    def _make_extractor(self, name: str | None) -> Extractor:
+        if name is None and self._extractor is not None:
+            return self._extractor
+        index = self.settings.index
+        return make_extractor(name or index.extractor, llm=self.llm, spacy_model=index.spacy_model)
+
+    def _pipeline(self, extractor: Extractor, bar: Any) -> Pipeline:
+        index = self.settings.index
+        # A model is slow and paid for: a small window keeps what an interruption costs small.
+        window = index.window if "llm" not in extractor.name else min(index.window, 2 * self.settings.llm.concurrency)
+        vectorizer = Vectorizer(self.embedder)
+        return Pipeline(self.store, extractor, vectorizer, index.passage_size, window, bar.update)
+
+    def _choose(self, method: str) -> tuple[str, str]:
+        """The method's name and, for `auto`, why it is this one."""
+        if method != "auto":
+            return method, ""
+        if self.store.count("relations"):
+            return "subgraph", "auto: subgraph, since there are relations to walk along"
+        return "hybrid", "auto: hybrid, since no relation was found in the documents"
+
+    def _method(self, name: str) -> Method:
+        if name not in METHODS:
+            raise SettingsError(f"there is no method {name!r}; known are auto, {', '.join(METHODS)}")
+        return METHODS[name](self._resources)
+
+
+class _Bound:
+    """A method that the facade looks up at each question."""
+
+    def __init__(self, rag: GraphRAG, method: str | None) -> None:
+        self.rag = rag
+        self.name = method or "auto"
+
+    def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
+        return self.rag.retrieve(question, method=self.name, k=k, filter=filter)
+
+
+def _as_list(sources: Source | Iterable[Source]) -> list[Source] | Iterable[Source]:
+    if isinstance(sources, (str, Document, Path, Mapping)):
+        return [sources]
+    return sources if isinstance(sources, (list, Iterator)) else list(sources)
+
+
+def _documents(items: Iterable[Source]) -> Iterator[Document | ReadFailure]:
+    for item in items:
+        if isinstance(item, Path):
+            yield from read([item])
+        elif isinstance(item, Document):
+            yield item
+        elif isinstance(item, str):
+            yield Document(item)
+        elif isinstance(item, Mapping):
+            yield _from_mapping(item)
+        else:
+            raise InputError(f"{item!r:.80} is no source; give a text, a Document, a mapping or a pathlib.Path")
+
+
+def _from_mapping(item: Mapping[str, Any]) -> Document | ReadFailure:
+    unknown = set(item) - {"id", "title", "text", "source", "metadata", "triplets"}
+    if unknown or "text" not in item:
+        what = f"unknown fields {sorted(unknown)}" if unknown else "no field 'text'"
+        return ReadFailure(str(item.get("id", "")) or f"{dict(item)!r:.60}", f"{what}; a document has a text")
+    return Document(**item)
+
+
+def _part(documents: Iterable[Document | ReadFailure], shard: tuple[int, int]) -> Iterator[Document | ReadFailure]:
+    index, count = shard
+    if not 0 <= index < count:
+        raise SettingsError(f"shard {index} of {count} does not exist; shards are counted from 0")
+    for item in documents:
+        key = item.source if isinstance(item, ReadFailure) else _shard_key(item)
+        if shard_of(key, count) == index:
+            yield item
+
+
+def _shard_key(document: Document) -> str:
+    """The id, or what it would derive from, so that equal documents meet in one shard."""
+    return document.id or content_hash(document.source, document.title, str(document.text))
+
+
+def _bar(total: int | None, progress: bool | None) -> Any:
+    disable = None if progress is None else not progress
+    return tqdm(total=total, desc="indexing", unit=" documents", disable=disable, leave=False)
+
+
+def _record(row: Mapping[str, Any]) -> DocumentRecord:
+    return DocumentRecord(
+        id=row["doc_id"],
+        title=row["title"],
+        source=row["source"],
+        passages=int(row["passages"]),
+        relations=int(row["relations"]),
+        indexed_at=int(row["indexed_at"]),
+        complete=bool(row["hash"]),
+        metadata=dict(row["metadata"] or {}),
+    )
