@@ -84,9 +84,12 @@ def _words(text: str) -> frozenset[str]:
 
 # --- quotations ---------------------------------------------------------------------------------------------------
 
-_PAIRS = ('""', "“”", "„“", "«»", "「」", "『』", "《》", "〈〉")
+_PAIRS = tuple(zip('"“„«「『《〈', '"”“»」』》〉', strict=True))
 _QUOTED = re.compile(
-    "|".join(rf"{a}(?=[^{b}]{{0,{_LONGEST_QUOTE}}}\w)[^{a}{b}\n]{{1,{_LONGEST_QUOTE}}}{b}" for a, b in _PAIRS)
+    "|".join(
+        rf"{opening}(?=[^{closing}]{{0,{_LONGEST_QUOTE}}}\w)[^{opening}{closing}\n]{{1,{_LONGEST_QUOTE}}}{closing}"
+        for opening, closing in _PAIRS
+    )
 )
 
 

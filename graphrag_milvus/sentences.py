@@ -95,7 +95,7 @@ def _ends_line(text: str, match: re.Match[str], tail: str) -> bool:
     if match.group().count("\n") > 1 or _ITEM.match(tail):
         return True
     line = text[max(0, match.start() - _WRAPPED) : match.start()].rpartition("\n")[2]
-    return len(line) < _WRAPPED or bool(_EAST_ASIAN_END.search(line))
+    return (len(line) < _WRAPPED and not tail[0].islower()) or bool(_EAST_ASIAN_END.search(line))
 
 
 def _goes_on(head: str, tail: str) -> bool:

@@ -71,7 +71,7 @@ class Document:
 
     Attributes:
         text: the whole text; it is split into passages.
-        id: any text up to 1,024 bytes; left empty, it derives from `source` or else from title and text.
+        id: any text up to 1,024 bytes; left empty, it derives from title and text. Files have theirs from their path.
         title: what the text is about; it becomes an entity tied to every sentence of the document.
         source: the path or address that it was read from.
         metadata: JSON values that filters can name, as in `metadata["year"] > 1990`.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -128,11 +129,12 @@ def _skipped(problems: Sequence[tuple[Any, str]], total: int) -> str:
 
 
 def _shortened(value: Any) -> str:
-    if isinstance(value, int) and not _is_text(value):
-        return type(value).__name__
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_shortened, value[:5]))}{', ...' if len(value) > 5 else ''}]"
-    shown = repr(value)
+    if isinstance(value, (list, tuple)) and len(value) < 6 and all(isinstance(part, str) for part in value):
+        return f"[{', '.join(map(_shortened, value))}]"
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists in lists
+        return f"a {type(value).__name__}"
     return shown if len(shown) <= 80 else f"{shown[:80]}..."
 
 
@@ -142,9 +144,9 @@ def _shortened(value: Any) -> str:
 class LocalExtractor:
     """Makes a relation of every sentence: its names are the title's and the entities in it.
 
-    spaCy finds the entities where its pipeline reads the script of the text; elsewhere
-    `graphrag_milvus.names.candidate_names` does. A sentence without entities is kept as well, since a
-    search finds it by its text.
+    spaCy finds the entities where its pipeline reads the language of the text, as far as script and function
+    words tell; elsewhere `graphrag_milvus.names.candidate_names` does. A sentence without entities is kept
+    as well, since a search finds it by its text.
 
     Args:
         model: a spaCy pipeline with entity recognition, as a package or a folder; loaded when first needed,
@@ -174,8 +176,8 @@ class LocalExtractor:
         read = [[] if rules else _blocks(p.text, s) for p, s, rules in zip(passages, spans, by_rules, strict=True)]
         found = self._recognised(read)
         return [
-            _sentences(passage, places, _candidates(passage.text, places) if rules else entities)
-            for passage, places, rules, entities in zip(passages, spans, by_rules, found, strict=True)
+            _sentences(passage, places, _candidates(passage.text, places) if rules else names)
+            for passage, places, rules, names in zip(passages, spans, by_rules, found, strict=True)
         ]
 
     def _recognised(self, texts: Sequence[Sequence[Place]]) -> list[list[Place]]:
@@ -198,7 +200,8 @@ def _sentences(passage: Passage, spans: Sequence[Span], found: Sequence[Place]) 
 
 
 def _by_sentence(spans: Sequence[Span], found: Sequence[Place]) -> list[list[str]]:
-    return [[name for at, name in found if start <= at < end] for start, end in spans]
+    at = [place for place, _ in found]
+    return [[name for _, name in found[bisect_left(at, start) : bisect_left(at, end)]] for start, end in spans]
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

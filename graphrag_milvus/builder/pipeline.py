@@ -268,7 +268,7 @@ def _accept(document: Document, report: IndexReport) -> Document | None:
         report.failed.append(_failure(document, problem))
         return None
     text, title = _clean(document.text), _clean(document.title)
-    name = _clean(document.id or document.source) or f"text-{content_hash('text', title, text)[:16]}"
+    name = _clean(document.id) or f"text-{content_hash('text', title, text)[:16]}"
     return replace(document, id=name, title=title, text=text, source=_clean(document.source))
 
 

@@ -277,7 +277,7 @@ def _line_result(line: bytes | str, place: str, source: str) -> Result | None:
     """None for a line that is blank."""
     try:
         text = decode(line) if isinstance(line, bytes) else line
-        return row_document(_parsed(text), source) if text.strip() else None
+        return row_document(_parsed(text.rstrip()), source) if text.strip() else None
     except InputError as error:
         return ReadFailure(place, str(error))
 

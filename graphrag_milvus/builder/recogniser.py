@@ -101,13 +101,14 @@ def _loaded(model: str) -> Any:
         import spacy
     except ImportError:
         raise _missing(model) from None
-    found = next((name for name in _packages(model) if spacy.util.is_package(name) or Path(name).is_dir()), None)
-    if found is None:
-        raise _missing(model)
     try:
-        return _only_entities(spacy.load(found), model)
+        found = next((name for name in _packages(model) if spacy.util.is_package(name) or Path(name).is_dir()), None)
+        pipeline = spacy.load(found) if found else None
     except (OSError, ValueError) as error:
         raise SettingsError(f"spaCy pipeline {model!r} cannot be loaded: {' '.join(str(error).split())}") from error
+    if pipeline is None:
+        raise _missing(model)
+    return _only_entities(pipeline, model)
 
 
 def _packages(model: str) -> tuple[str, ...]:

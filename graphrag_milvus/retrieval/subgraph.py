@@ -20,7 +20,7 @@ from graphrag_milvus.retrieval.base import (
     scored,
 )
 from graphrag_milvus.retrieval.path import explain
-from graphrag_milvus.retrieval.reranker import Candidate, LocalSelector, ModelSelector, Selection, Selector
+from graphrag_milvus.retrieval.reranker import Candidate, LocalSelector, ModelSelector, Selection
 from graphrag_milvus.retrieval.seeds import Seeds, find_seeds, named_entities, names_to_look_up
 from graphrag_milvus.retrieval.snapshot import Snapshot
 from graphrag_milvus.store import Hit
@@ -78,7 +78,7 @@ class Subgraph:
             hits = self._describe(vectors[0], snapshot.incidence.relation_ids[positions], run.filter)
         candidates = _candidates(hits, snapshot, dict(zip(positions.tolist(), mass.tolist(), strict=True)))
         with run.watch.stage("select"):
-            selection = self._select(run, candidates)
+            selection = self._select(run, vectors[0], candidates)
         with run.watch.stage("passages"):
             passages = self._passages(run, vectors[0], candidates, selection)
         with run.watch.stage("explain"):
@@ -115,16 +115,19 @@ class Subgraph:
         )
         return {hit.id: hit for hit in hits}
 
-    def _select(self, run: _Run, candidates: Sequence[Candidate]) -> Selection:
-        llm = self.resources.llm
-        selector: Selector = LocalSelector() if llm is None else ModelSelector(llm)
-        limit = max(self.resources.settings.selected, run.k if llm is None else 0)
+    def _select(self, run: _Run, vector: npt.NDArray[np.float32], candidates: Sequence[Candidate]) -> Selection:
+        local = LocalSelector(vector, self._relation_vectors)
+        llm, limit = self.resources.llm, self.resources.settings.selected
         if llm is None:
-            return selector.select(run.question, candidates, limit)
+            return local.select(run.question, candidates, max(limit, run.k))
         with llm.meter() as meter:
-            selection = selector.select(run.question, candidates, limit)
+            selection = ModelSelector(llm, local).select(run.question, candidates, limit)
         run.trace.usage += meter.usage
         return selection
+
+    def _relation_vectors(self, ids: Sequence[int]) -> dict[int, Any]:
+        rows = self.resources.store.get("relations", ids, ["vector"])
+        return {i: row["vector"] for i, row in rows.items()}
 
     def _passages(
         self, run: _Run, vector: npt.NDArray[np.float32], candidates: Sequence[Candidate], selection: Selection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -215,12 +216,13 @@ def test_a_number_is_a_name_too() -> None:
 def test_a_broken_line_is_named_and_the_others_go_on() -> None:
     write(
         "a.jsonl",
-        b'{"id": "1", "text": "x"}\n\n{"id": "3", "text": \n{"id": "4", "text": "\xe9"}\n"text"\n{"id": "6", "text": "x"}\r\n'
+        b'{"id": "1", "text": "x"}\n\n{"id": "3", "text": \n{"id": "4", "text": "\xe9"}\n"text"\n'
+        b'{"id": "6", "text": "x"}\r\n'
         b'{"id": "7", "text": "x"} {}\n{"id": "8", "text": "last"}',
     )
     assert ids("a.jsonl") == [
         "1",
-        "a.jsonl:3: not JSON (Expecting value at line 2, column 1)",
+        "a.jsonl:3: not JSON (Expecting value at column 20)",
         "a.jsonl:4: not UTF-8 (byte 0xE9 at position 21); convert it, for example with iconv",
         "a.jsonl:5: the row is a text, not an object with a text",
         "6",
@@ -293,8 +295,8 @@ def test_lists_in_lists_never_stop_the_reading() -> None:
 def test_lone_surrogates_become_replacement_characters() -> None:
     write_lines(
         "a.jsonl",
-        r'{"id": "d\ud800", "title": "\udfffT", "text": "x \ud800 \ud83d\ude00", "metadata": {"k\ud800": ["\udc00", 1]}, '
-        r'"triplets": [["\ud800", "b", {"c": "\ud800"}], "\ud800", null]}',
+        r'{"id": "d\ud800", "title": "\udfffT", "text": "x \ud800 \ud83d\ude00", '
+        r'"metadata": {"k\ud800": ["\udc00", 1]}, "triplets": [["\ud800", "b", {"c": "\ud800"}], "\ud800", null]}',
         r'{"text": 5, "\ud800": 1}',
         r'{"\ud800": 5}',
     )
@@ -528,7 +530,7 @@ def test_links() -> None:
         "docs/a.txt",
         "docs/broken.txt: is a link to nothing",
         "docs/linked.txt",
-        f"docs/loop.txt: {os.strerror(40)}",
+        f"docs/loop.txt: {os.strerror(errno.ELOOP)}",
         "docs/more/b.txt",
     ]
 
@@ -609,7 +611,7 @@ def test_another_kind_takes_three_lines() -> None:
     assert only("a.RST") == Document("TEXT", id="a.RST", title="a", source="a.RST")
     assert only("b.txt").text == "TEXT"
     assert ids(".") == ["a.RST", "b.txt"]
-    assert ".rst" in reason("c.csv") or reason("c.csv") == "does not exist"
+    assert ", .rst, " in reason(write("c.csv").name)
     assert [document.text for document in read_rst(Path("a.RST"))] == ["TEXT"]
 
 
@@ -670,7 +672,10 @@ def test_a_shard_is_one_of_them(doc_id: str, count: int) -> None:
 def test_shards_are_even_and_the_same_in_another_process() -> None:
     shards = [shard_of(f"docs/{number}.txt", 4) for number in range(2000)]
     assert all(400 < shards.count(shard) < 600 for shard in range(4))
-    code = "from graphrag_milvus.builder.readers import shard_of; print(*(shard_of(f'docs/{n}.txt', 4) for n in range(2000)))"
+    code = (
+        "from graphrag_milvus.builder.readers import shard_of\n"
+        "print(*(shard_of(f'docs/{number}.txt', 4) for number in range(2000)))"
+    )
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(readers.__file__).parents[2])}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert run.stdout.split() == [str(shard) for shard in shards]

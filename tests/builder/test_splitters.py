@@ -16,8 +16,8 @@ from graphrag_milvus.types import Document, Passage, content_id
 
 # Sentences, paragraphs and scripts are what a splitter looks at: pieces of them come up more often than by chance.
 PIECES = st.sampled_from(
-    ["\n\n", "\n", "\r\n", "\r\n\r\n", " ", "\t", ". ", "? ", "Dr. ", "J. ", "。", "！”", "e\u0301", "👩‍👧", "word", "x" * 30,
-     "爱因斯坦", "\u2029", "\x1c", "\0", "\ud800", "«", '."  ']
+    ["\n\n", "\n", "\r\n", "\r\n\r\n", " ", "\t", ". ", "? ", "Dr. ", "J. ", "。", "！”", "e\u0301", "👩‍👧", "word",
+     "x" * 30, "爱因斯坦", "\u2029", "\x1c", "\0", "\ud800", "«", '."  ']
 )  # fmt: skip
 TEXTS = st.lists(PIECES | st.text(max_size=20), max_size=80).map("".join)
 
@@ -77,6 +77,7 @@ def test_then_lines_then_sentences_then_words() -> None:
     assert texts_of("One two. Three four! Five six? Seven", 12) == ["One two.", "Three four!", "Five six?", "Seven"]
     assert texts_of("one two three four five", 9) == ["one two", "three", "four five"]
     assert texts_of("abcdefghij", 4) == ["abcd", "efgh", "ij"]
+    assert texts_of("one two three", 7) == ["one two", "three"]  # a word may end at the limit
 
 
 def test_chinese_sentences_end_without_a_space() -> None:
@@ -118,7 +119,8 @@ def _words() -> str:
 
 
 @pytest.mark.parametrize(
-    "text", [_words(), "x" * 2_000_000, "a " * 1_000_000, "爱因斯坦。" * 400_000, "a\n" * 1_000_000, "e\u0301" * 1_000_000],
+    "text", [_words(), "x" * 2_000_000, "a " * 1_000_000, "爱因斯坦。" * 400_000,
+     "a\n" * 1_000_000, "e\u0301" * 1_000_000],
     ids=["words", "one word", "letters", "Chinese", "lines", "accents"],
 )  # fmt: skip
 def test_two_megabytes_take_seconds(text: str) -> None:
@@ -215,8 +217,9 @@ def test_both_ends_beat_one_end_before() -> None:
 
 @pytest.mark.parametrize(
     "triplet",
-    [None, 5, float("nan"), True, "text", b"abc", {}, {"subject": "a"}, [], ["a"], ["Daniel Bernoulli", "wrote"], [[], {}, []],
-     [None, None, None], ["", "x", " "], [["Daniel Bernoulli"], "wrote", ["Hydrodynamica"]], [1, 2, 3], ["a", "b", "c", "d"]],
+    [None, 5, float("nan"), True, "text", b"abc", {}, {"subject": "a"}, [], ["a"], ["Daniel Bernoulli", "wrote"],
+     [[], {}, []], [None, None, None], ["", "x", " "], [["Daniel Bernoulli"], "wrote", ["Hydrodynamica"]], [1, 2, 3],
+     ["a", "b", "c", "d"]],
 )  # fmt: skip
 def test_a_malformed_one_goes_to_the_first_as_it_is(triplet: Any) -> None:
     found = given_to(TWO, [triplet])
