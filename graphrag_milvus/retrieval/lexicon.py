@@ -93,7 +93,7 @@ class Lexicon:
             length = 0
             for candidate in self._lengths.get(tokens[at].folded, ()):
                 key = tuple(token.folded for token in tokens[at : at + candidate])
-                if key not in self._entities:
+                if at + candidate > len(tokens) or key not in self._entities:
                     continue
                 spelled = text[tokens[at].start : tokens[at + candidate - 1].end]
                 found = sorted(self._entities[key])
