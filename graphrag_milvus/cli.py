@@ -121,8 +121,7 @@ def documents(context: typer.Context, json_: Json = False) -> None:
     with _rag(context, json_) as rag:
         records = rag.documents()
         lines = [
-            "\t".join((r.id, r.title, f"{r.passages} passages", f"{r.relations} relations", _state(r)))
-            for r in records
+            "\t".join((r.id, r.title, f"{r.passages} passages", f"{r.relations} relations", _state(r))) for r in records
         ]
         _print(json_, {"documents": [dataclasses.asdict(r) for r in records]}, lines)
 

@@ -60,9 +60,7 @@ class Incidence:
         rank = np.empty_like(order)
         rank[order] = np.arange(len(ids))
         rows = np.repeat(rank, lengths)
-        matrix = csr_matrix(
-            (np.ones(len(flat), dtype=np.float32), (rows, columns)), shape=(len(ids), len(entity_ids))
-        )
+        matrix = csr_matrix((np.ones(len(flat), dtype=np.float32), (rows, columns)), shape=(len(ids), len(entity_ids)))
         matrix.data[:] = 1.0  # an entity that a row repeats was summed
         return cls(ids[order], entity_ids, np.asarray(passage_ids, dtype=np.int64)[order], matrix)
 
@@ -74,7 +72,8 @@ class Incidence:
     @cached_property
     def entity_degrees(self) -> Ints:
         """How many relations hold each entity, shape (entities,)."""
-        return np.diff(self.transpose.indptr).astype(np.int64)
+        degrees: Ints = np.diff(self.transpose.indptr).astype(np.int64)
+        return degrees
 
     def entity_positions(self, ids: Sequence[int] | Ints) -> Ints:
         """The position of each entity id, and -1 for one that no relation holds."""
@@ -83,6 +82,10 @@ class Incidence:
     def relation_positions(self, ids: Sequence[int] | Ints) -> Ints:
         """The position of each relation id, and -1 for one that is not there."""
         return _positions(self.relation_ids, ids)
+
+    def entities_of(self, relation: int) -> npt.NDArray[np.int32]:
+        """Positions of the entities that the relation at a position holds."""
+        return self.matrix.indices[self.matrix.indptr[relation] : self.matrix.indptr[relation + 1]]
 
     def within(self, keep: npt.NDArray[np.bool_]) -> Incidence:
         """The incidence of some relations alone; entities that only the others held are gone.

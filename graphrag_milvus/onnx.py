@@ -194,7 +194,7 @@ def _batches(lengths: Sequence[int], most: int) -> Iterator[npt.NDArray[np.intp]
         yield np.asarray(batch, dtype=np.intp)
 
 
-# --- the files of a model ------------------------------------------------------------------------------------------
+# --- the files of a model -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ def _refuse_dense(folder: Path) -> None:
         raise SettingsError(f"{str(folder)!r} has a Dense module, which is not in its ONNX graph; use another model")
 
 
-# --- a loaded model ------------------------------------------------------------------------------------------------
+# --- a loaded model -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -423,7 +423,7 @@ def _quantises_activations(files: _Files) -> bool:
         return any(data.find(operator) >= 0 for operator in (b"DynamicQuantize", b"QAttention"))
 
 
-# --- shared with the other embeddings ------------------------------------------------------------------------------
+# --- shared with the other embeddings -----------------------------------------------------------------------------
 
 
 def unit_rows(vectors: npt.NDArray[np.floating[Any]]) -> Vectors:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,12 +13,12 @@ from langchain_core.language_models import BaseChatModel
 from tqdm.auto import tqdm
 
 from graphrag_milvus.builder.extractors import Extractor, make_extractor
-from graphrag_milvus.builder.pipeline import Pipeline
+from graphrag_milvus.builder.pipeline import Pipeline, stored_id
 from graphrag_milvus.builder.readers import ReadFailure, read, shard_of
 from graphrag_milvus.builder.vectorizer import Vectorizer
 from graphrag_milvus.builder.writer import Writer
 from graphrag_milvus.embeddings import Embedder, make_embedder
-from graphrag_milvus.errors import InputError, SettingsError
+from graphrag_milvus.errors import SettingsError
 from graphrag_milvus.llm import LLM, make_llm
 from graphrag_milvus.retrieval.base import Method, Resources, check_question
 from graphrag_milvus.retrieval.naive import Hybrid, Naive
@@ -155,11 +154,12 @@ class GraphRAG:
 
     def delete(self, doc_ids: Sequence[str]) -> DeleteReport:
         """Delete documents with everything that is theirs."""
-        ids = [doc_ids] if isinstance(doc_ids, str) else list(doc_ids)
+        ids = [stored_id(doc_id) for doc_id in ([doc_ids] if isinstance(doc_ids, str) else doc_ids)]
         deleted = Writer(self.store).remove(ids) if self.store.exists() else []
-        if deleted:
-            self.store.touch()
-        return DeleteReport(deleted, [doc_id for doc_id in ids if doc_id not in deleted])
+        missing = dict.fromkeys(ids)
+        for doc_id in deleted:
+            del missing[doc_id]
+        return DeleteReport(deleted, list(missing))
 
     def documents(self) -> list[DocumentRecord]:
         """The documents of the workspace, by id."""
@@ -186,7 +186,9 @@ class GraphRAG:
 
     # Questions
 
-    def retrieve(self, question: str, *, method: str | None = None, k: int | None = None, filter: str = "") -> Retrieval:
+    def retrieve(
+        self, question: str, *, method: str | None = None, k: int | None = None, filter: str = ""
+    ) -> Retrieval:
         """The passages that answer a question, and how they were found.
 
         Args:
@@ -209,9 +211,7 @@ class GraphRAG:
         found.trace.notes[:0] = [why] if why else []
         return found
 
-    def ask(
-        self, question: str, *, method: str | None = None, k: int | None = None, filter: str = ""
-    ) -> Answer:
+    def ask(self, question: str, *, method: str | None = None, k: int | None = None, filter: str = "") -> Answer:
         """Retrieve, and answer with citations; without a model the answer is made of the passages' sentences."""
         return self._generator.answer(self.retrieve(question, method=method, k=k, filter=filter))
 
@@ -276,7 +276,7 @@ def _as_list(sources: Source | Iterable[Source]) -> list[Source] | Iterable[Sour
     return sources if isinstance(sources, (list, Iterator)) else list(sources)
 
 
-def _documents(items: Iterable[Source]) -> Iterator[Document | ReadFailure]:
+def _documents(items: Iterable[Any]) -> Iterator[Document | ReadFailure]:
     for item in items:
         if isinstance(item, Path):
             yield from read([item])
@@ -287,13 +287,13 @@ def _documents(items: Iterable[Source]) -> Iterator[Document | ReadFailure]:
         elif isinstance(item, Mapping):
             yield _from_mapping(item)
         else:
-            raise InputError(f"{item!r:.80} is no source; give a text, a Document, a mapping or a pathlib.Path")
+            yield ReadFailure(f"{item!r:.80}", "is no source; give a text, a Document, a mapping or a pathlib.Path")
 
 
 def _from_mapping(item: Mapping[str, Any]) -> Document | ReadFailure:
     unknown = set(item) - {"id", "title", "text", "source", "metadata", "triplets"}
     if unknown or "text" not in item:
-        what = f"unknown fields {sorted(unknown)}" if unknown else "no field 'text'"
+        what = f"unknown fields {sorted(map(str, unknown))}" if unknown else "no field 'text'"
         return ReadFailure(str(item.get("id", "")) or f"{dict(item)!r:.60}", f"{what}; a document has a text")
     return Document(**item)
 

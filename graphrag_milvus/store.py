@@ -201,7 +201,7 @@ class MilvusStore:
     def drop(self) -> None:
         """Delete the four collections with everything in them."""
         for collection in COLLECTIONS:
-            self._request("drop", collection, lambda name: self.client.drop_collection(name))
+            self._request("drop", collection, self.client.drop_collection)
         self._forget()
 
     def close(self) -> None:
@@ -312,7 +312,7 @@ class MilvusStore:
         """Seal what was written, so that it is indexed; worth its time after bulk work only."""
         for collection in COLLECTIONS:
             if self._has(collection):
-                self._request("flush", collection, lambda name: self.client.flush(name))
+                self._request("flush", collection, self.client.flush)
 
     # Search
 
@@ -396,7 +396,7 @@ class MilvusStore:
 
     @cached_property
     def _field_names(self) -> set[str]:
-        described = self._request("describe", "passages", lambda name: self.client.describe_collection(name))
+        described = self._request("describe", "passages", self.client.describe_collection)
         return {str(f["name"]) for f in described["fields"]}
 
     def _forget(self) -> None:
@@ -407,10 +407,10 @@ class MilvusStore:
         """True where the collection exists; what was seen once is not asked for again."""
         if collection in self._present:
             return True
-        if not self._request("look for", collection, lambda name: self.client.has_collection(name)):
+        if not self._request("look for", collection, self.client.has_collection):
             return False
         # An embedded engine may give collections back unloaded when its file is opened again.
-        self._request("load", collection, lambda name: self.client.load_collection(name))
+        self._request("load", collection, self.client.load_collection)
         self._present.add(collection)
         return True
 
@@ -425,7 +425,7 @@ class MilvusStore:
         try:
             self._create_as(collection, dimension, bm25=bm25)
         except StoreError:
-            self._request("drop", collection, lambda name: self.client.drop_collection(name))
+            self._request("drop", collection, self.client.drop_collection)
             if not bm25:
                 raise
             self._create_as(collection, dimension, bm25=False)
@@ -494,7 +494,9 @@ class MilvusStore:
         except MilvusException as error:
             if _about_a_filter(error):
                 raise InputError(f"Milvus does not understand the filter ({_first_line(error)})") from None
-            raise StoreError(f"could not {verb} {collection or 'Milvus'} at {self.uri}: {_first_line(error)}") from error
+            raise StoreError(
+                f"could not {verb} {collection or 'Milvus'} at {self.uri}: {_first_line(error)}"
+            ) from error
 
 
 def _connect(settings: MilvusSettings) -> MilvusClient:
@@ -526,9 +528,7 @@ def _connect(settings: MilvusSettings) -> MilvusClient:
 def _connect_server(settings: MilvusSettings) -> MilvusClient:
     token = settings.token.get_secret_value() if settings.token else ""
     try:
-        client = MilvusClient(
-            settings.uri, token=token, db_name=settings.database, timeout=settings.connect_timeout
-        )
+        client = MilvusClient(settings.uri, token=token, db_name=settings.database, timeout=settings.connect_timeout)
         client.list_collections(timeout=settings.connect_timeout)
     except MilvusException as error:
         raise StoreUnavailableError(

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from graphrag_milvus.builder.extractors import Extractor
 from graphrag_milvus.builder.readers import ReadFailure
 from graphrag_milvus.builder.splitters import split
-from graphrag_milvus.builder.vectorizer import Vectorizer
-from graphrag_milvus.builder.writer import StoredPassage, Writer, document_key
+from graphrag_milvus.builder.vectorizer import Vectorizer, Vectors
+from graphrag_milvus.builder.writer import StoredDocument, StoredPassage, Writer, document_key
 from graphrag_milvus.errors import EmbeddingError, IdCollisionError, InputError
 from graphrag_milvus.store import MAX_BYTES, MAX_ID_BYTES, MilvusStore
 from graphrag_milvus.types import (
@@ -33,20 +34,26 @@ from graphrag_milvus.types import (
     normalize_name,
 )
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "stored_id"]
 
 _VERSION = "1"
 
 
 @dataclass
 class _Work:
-    """One document on its way."""
+    """One document on its way; `found` keeps what was extracted by passage, so that nothing is asked for twice."""
 
     document: Document
     hash: str
     updated: bool
     passages: list[Passage]
-    failures: list[str] = field(default_factory=list)
+    found: dict[int, Extraction] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why which passages are not finished."""
+        extractions = [(p.position, self.found[p.id]) for p in self.passages if p.id in self.found]
+        return [f"passage {position}: {one.failure}" for position, one in extractions if one.failure]
 
 
 @dataclass
@@ -78,6 +85,7 @@ class Pipeline:
     passage_size: int = 1_200
     window: int = 64
     on_progress: Callable[[int], None] = lambda _: None
+    _began: int = field(default=0, init=False, repr=False)  # milliseconds since 1970
 
     def run(self, documents: Iterable[Document | ReadFailure]) -> IndexReport:
         """Index everything; a document that cannot be is reported and the others are done.
@@ -85,7 +93,7 @@ class Pipeline:
         Raises:
             StoreError: Milvus is gone; run the same again to go on.
         """
-        started = time.monotonic()
+        started, self._began = time.monotonic(), int(time.time() * 1000)
         report = IndexReport()
         for window in self._windows(documents, report):
             self._index(window, report)
@@ -102,7 +110,7 @@ class Pipeline:
         window: dict[str, Document] = {}
         for item in documents:
             report.documents += 1
-            document = _refuse(item, report) if isinstance(item, ReadFailure) else _accept(item, report)
+            document = _accept(item, report)
             if document is None:
                 self.on_progress(1)
                 continue
@@ -116,28 +124,33 @@ class Pipeline:
     def _index(self, documents: Sequence[Document], report: IndexReport) -> None:
         writer = Writer(self.store)
         work = self._changed(writer, documents, report)
-        if not work:
-            return
+        if work:
+            self._finish(writer, work, report)
+
+    def _finish(self, writer: Writer, work: Sequence[_Work], report: IndexReport) -> None:
+        """Write documents; where something of them cannot be, one after the other, so that the rest is done."""
         try:
             self._write(writer, work, report)
         except (EmbeddingError, InputError, IdCollisionError) as error:
-            if len(work) > 1:  # find out whose it is, and do the others
-                for one in work:
-                    self._index([one.document], report)
+            if len(work) == 1:
+                self.store.touch()
+                report.failed.append(_failure(work[0].document, str(error)))
                 return
-            report.failed.append(_failure(work[0].document, str(error)))
-        self.store.touch()
+            for one in work:
+                self._finish(writer, [one], report)
 
     def _changed(self, writer: Writer, documents: Sequence[Document], report: IndexReport) -> list[_Work]:
         """The documents that are not there as they are, split."""
-        known = writer.hashes([d.id for d in documents])
+        stored = writer.stored([d.id for d in documents])
         work = []
         for document in documents:
-            digest = self._hash(document)
-            if known.get(document.id) == digest:
+            digest, old = self._hash(document), stored.get(document.id, StoredDocument())
+            if old.hash == digest:
                 report.unchanged += 1
                 continue
-            work.append(_Work(document, digest, document.id in known, split(document, self.passage_size)))
+            if old.indexed_at >= self._began:
+                report.warnings.append(f"{document.id}: came before with other content; the last one counts")
+            work.append(_Work(document, digest, old.indexed_at > 0, split(document, self.passage_size)))
         return work
 
     def _hash(self, document: Document) -> str:
@@ -149,26 +162,25 @@ class Pipeline:
             document.source,
             document.text,
             _json(document.metadata),
-            _json(document.triplets),
+            _fingerprint(document.triplets),
         )
 
     def _recipe(self, passage: Passage) -> str:
-        return content_hash(_VERSION, self.extractor.recipe, _json(passage.triplets))
+        return content_hash(_VERSION, self.extractor.recipe, _fingerprint(passage.triplets))
 
     def _write(self, writer: Writer, work: Sequence[_Work], report: IndexReport) -> None:
-        writer.reopen([w.document.id for w in work if w.updated])
+        writer.open([w.document for w in work], self.vectorizer.dimension)
         plan = self._plan(writer, work)
-        extractions = self.extractor.extract(plan.fresh)
-        relations = _relations(plan.fresh, extractions)
-        self._note_failures(work, plan.fresh, extractions, report)
-        entities = self._write_rows(writer, plan, extractions, relations)
+        vectors = self.vectorizer.passages(plan.fresh)  # before a model is paid for what could not be embedded
+        self._extract(work, plan, report)
+        relations = _relations(plan.fresh, work)
+        entities = self._write_entities(writer, work, relations)
+        self._write_passages(writer, work, plan, relations, vectors)
         self._move(writer, work, plan)
-        self._remove_stale(work, plan, relations)
+        self._remove_stale(work, plan)
+        self.store.touch()  # before a document counts as finished, since nothing does it for a finished one
         counts = _expected(work, plan, relations)
-        complete = self._confirm(writer, work, counts, report)
-        hashes = {w.document.id: "" if w.failures else w.hash for w in work}
-        writer.documents([w.document for w in complete], hashes, counts)
-        self._account(complete, report)
+        self._close(writer, self._confirm(writer, work, counts, report), counts, report)
         report.passages += len(plan.fresh)
         report.relations += len(relations)
         report.entities += entities
@@ -186,39 +198,52 @@ class Pipeline:
                 plan.fresh.append(passage)
         return plan
 
-    def _write_rows(
-        self, writer: Writer, plan: _Plan, extractions: Sequence[Extraction], relations: Sequence[Relation]
-    ) -> int:
-        """Write entities, then relations, then passages; how many entities were new."""
-        passages = {p.id: p for p in plan.fresh}
+    def _extract(self, work: Sequence[_Work], plan: _Plan, report: IndexReport) -> None:
+        owners = {w.document.id: w for w in work}
+        fresh = [p for p in plan.fresh if p.id not in owners[p.doc_id].found]
+        for passage, extraction in zip(fresh, self.extractor.extract(fresh) if fresh else (), strict=True):
+            owners[passage.doc_id].found[passage.id] = extraction
+            place = f"{passage.doc_id}, passage {passage.position}"
+            report.warnings.extend(f"{place}: {warning}" for warning in extraction.warnings)
+
+    def _write_entities(self, writer: Writer, work: Sequence[_Work], relations: Sequence[Relation]) -> int:
+        """Write the entities that are new; how many. A passage of which one was lost fails, to be done again."""
         found = _entities(relations)
         stored = self.store.refuse_collisions("entities", {e.id: e.name for e in found})
         entities = [e for e in found if e.id not in stored]
-        titles = [passages[r.passage_id].title for r in relations]
-        writer.entities(entities, self.vectorizer.entities(entities))
-        writer.relations(relations, self.vectorizer.relations(relations, titles), passages)
-        recipes = ["" if e.failure else self._recipe(p) for p, e in zip(plan.fresh, extractions, strict=True)]
-        counts = Counter(r.passage_id for r in relations)
-        writer.passages(plan.fresh, self.vectorizer.passages(plan.fresh), recipes, counts)
+        lost = writer.entities(entities, self.vectorizer.entities(entities))
+        for one in work if lost else ():
+            for relation in (r for r in relations if r.doc_id == one.document.id and lost & set(r.entity_ids)):
+                reason = f"Milvus does not keep an entity of {relation.text[:60]!r} that it took; index again"
+                one.found[relation.passage_id] = replace(one.found[relation.passage_id], failure=reason)
         return len(entities)
+
+    def _write_passages(
+        self, writer: Writer, work: Sequence[_Work], plan: _Plan, relations: Sequence[Relation], vectors: Vectors
+    ) -> None:
+        """Write relations, then the passages whose rows say that these, and no others, are there."""
+        passages = {p.id: p for p in plan.fresh}
+        new = {r.id for r in relations}
+        titles = [passages[r.passage_id].title for r in relations]
+        writer.reopen_passages([p for p, old in plan.old_passages.items() if p in passages and old.recipe])
+        writer.relations(relations, self.vectorizer.relations(relations, titles), passages)
+        self.store.delete("relations", ids=[r for r, p in plan.old_relations.items() if p in passages and r not in new])
+        failed = {p for w in work for p, extraction in w.found.items() if extraction.failure}
+        recipes = ["" if p.id in failed else self._recipe(p) for p in plan.fresh]
+        writer.passages(plan.fresh, vectors, recipes, Counter(r.passage_id for r in relations))
 
     def _move(self, writer: Writer, work: Sequence[_Work], plan: _Plan) -> None:
         """Keep position and metadata of passages that stayed as they would be in a new index."""
-        moved, described = [], []
-        for passage in (p for w in work for p in w.passages if p.id in plan.kept):
-            old = plan.kept[passage.id]
-            if _json(old.metadata) != _json(passage.metadata):
-                described.append(passage.id)
-            if described[-1:] == [passage.id] or old.position != passage.position:
-                moved.append(passage)
-        if moved:
-            writer.move(moved, with_relations=described)
+        stayed = [(p, plan.kept[p.id]) for w in work for p in w.passages if p.id in plan.kept]
+        described = {p.id: p for p, old in stayed if _json(old.metadata) != _json(p.metadata)}
+        moved = [p for p, old in stayed if p.id in described or old.position != p.position]
+        # Relations first: a passage row with the new metadata says that its relations have it too.
+        writer.describe({r: described[p] for r, p in plan.old_relations.items() if p in described})
+        writer.move(moved)
 
-    def _remove_stale(self, work: Sequence[_Work], plan: _Plan, relations: Sequence[Relation]) -> None:
+    def _remove_stale(self, work: Sequence[_Work], plan: _Plan) -> None:
         present = {p.id for w in work for p in w.passages}
-        fresh = {r.id for r in relations}
-        stale = [r for r, p in plan.old_relations.items() if p not in plan.kept and r not in fresh]
-        self.store.delete("relations", ids=stale)
+        self.store.delete("relations", ids=[r for r, p in plan.old_relations.items() if p not in present])
         self.store.delete("passages", ids=[p for p in plan.old_passages if p not in present])
 
     def _confirm(
@@ -241,55 +266,85 @@ class Pipeline:
                 report.failed.append(_failure(one.document, reason))
         return complete
 
-    def _note_failures(
-        self, work: Sequence[_Work], fresh: Sequence[Passage], extractions: Sequence[Extraction], report: IndexReport
+    def _close(
+        self, writer: Writer, work: Sequence[_Work], counts: Mapping[str, tuple[int, int]], report: IndexReport
     ) -> None:
-        owners = {w.document.id: w for w in work}
-        for passage, extraction in zip(fresh, extractions, strict=True):
-            place = f"{passage.doc_id}, passage {passage.position}"
-            report.warnings.extend(f"{place}: {warning}" for warning in extraction.warnings)
-            if extraction.failure:
-                owners[passage.doc_id].failures.append(f"passage {passage.position}: {extraction.failure}")
-
-    def _account(self, work: Sequence[_Work], report: IndexReport) -> None:
+        """Write the rows that say that documents are finished, and say so of those that Milvus kept."""
+        hashes = {w.document.id: "" if w.failures else w.hash for w in work}
+        writer.documents([w.document for w in work], hashes, counts)
+        stored = writer.stored(list(hashes))
         for one in work:
             if one.failures:
                 report.failed.append(_failure(one.document, "; ".join(one.failures[:3])))
+            elif stored.get(one.document.id, StoredDocument()).hash != one.hash:
+                reason = "Milvus does not keep the document's own row that it took; index again"
+                report.failed.append(_failure(one.document, reason))
             elif one.updated:
                 report.updated += 1
             else:
                 report.added += 1
 
 
-def _accept(document: Document, report: IndexReport) -> Document | None:
-    """The document with its id and clean texts, or None where it cannot be kept."""
-    problem = _problem(document)
-    if problem:
-        report.failed.append(_failure(document, problem))
+def _accept(document: Document | ReadFailure, report: IndexReport) -> Document | None:
+    """The document with its id and clean texts, or None where it could not be read or cannot be kept."""
+    if isinstance(document, ReadFailure):
+        report.failed.append({"source": document.source, "reason": document.reason})
         return None
+    try:
+        return _usable(document)
+    except InputError as error:
+        report.failed.append(_failure(document, str(error)))
+        return None
+
+
+def _usable(document: Document) -> Document:
+    _check(document)
     text, title = _clean(document.text), _clean(document.title)
-    name = _clean(document.id) or f"text-{content_hash('text', title, text)[:16]}"
-    return replace(document, id=name, title=title, text=text, source=_clean(document.source))
+    return replace(
+        document,
+        id=stored_id(document.id) or f"text-{content_hash('text', title, text)[:16]}",
+        title=title,
+        text=text,
+        source=_clean(document.source),
+        metadata=_metadata(document),
+        # it is read more than once
+        triplets=tuple(document.triplets) if isinstance(document.triplets, Iterator) else document.triplets,
+    )
 
 
-def _refuse(failure: ReadFailure, report: IndexReport) -> None:
-    report.failed.append({"source": failure.source, "reason": failure.reason})
+def stored_id(doc_id: str) -> str:
+    """The id under which a document is kept: what no database holds is written as an escape, so that ids stay apart."""
+    return doc_id.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
-def _problem(document: Document) -> str:
-    if not isinstance(document.text, str) or not document.text.strip():
-        return "the text is empty; a document needs some"
+def _check(document: Document) -> None:
+    text: Any = document.text  # callers need not be typed
+    if not isinstance(text, str) or not text.strip():
+        raise InputError("the text is empty; a document needs some")
     for name, limit in (("id", MAX_ID_BYTES), ("title", MAX_BYTES), ("source", MAX_BYTES)):
         value = getattr(document, name)
         if not isinstance(value, str):
-            return f"{name} is {value!r}; it must be a text"
-        if len(_clean(value).encode()) > limit:
-            return f"{name} has {len(value.encode(errors='replace')):,} bytes; the most is {limit:,}"
+            raise InputError(f"{name} is {value!r:.80}; it must be a text")
+        used = len((stored_id(value) if name == "id" else _clean(value)).encode())
+        if used > limit:
+            raise InputError(f"{name} has {used:,} bytes; the most is {limit:,}")
+
+
+def _metadata(document: Document) -> dict[str, Any]:
+    """The metadata as it comes back from JSON.
+
+    Raises:
+        InputError: it is no JSON, or too much.
+    """
     try:
-        used = len(json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False).encode(errors="replace"))
-    except (TypeError, ValueError) as error:
-        return f"metadata is not JSON ({error})"
-    return f"metadata has {used:,} bytes as JSON; the most is {MAX_BYTES:,}" if used > MAX_BYTES else ""
+        text = _clean(json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"metadata is not JSON ({error}); give texts, finite numbers, lists and mappings") from None
+    used = len(text.encode())
+    if used > MAX_BYTES:
+        raise InputError(f"metadata has {used:,} bytes as JSON; the most is {MAX_BYTES:,}")
+    metadata: dict[str, Any] = json.loads(text)
+    return metadata
 
 
 def _clean(text: str) -> str:
@@ -297,12 +352,9 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
 
 
-def _relations(passages: Sequence[Passage], extractions: Sequence[Extraction]) -> list[Relation]:
-    return [
-        relation
-        for passage, extraction in zip(passages, extractions, strict=True)
-        for relation in _relations_of(passage, extraction.relations)
-    ]
+def _relations(passages: Sequence[Passage], work: Sequence[_Work]) -> list[Relation]:
+    found = {w.document.id: w.found for w in work}
+    return [r for p in passages for r in _relations_of(p, found[p.doc_id][p.id].relations)]
 
 
 def _relations_of(passage: Passage, extracted: Sequence[ExtractedRelation]) -> Iterator[Relation]:
@@ -341,9 +393,17 @@ def _failure(document: Document, reason: str) -> dict[str, str]:
     return {"source": str(document.id or document.source or str(document.text)[:60]), "reason": reason}
 
 
+def _fingerprint(triplets: object) -> str:
+    """A text that changes with the triplets, whatever is in them."""
+    return ",".join(map(_json, triplets)) if isinstance(triplets, (list, tuple)) else _json(triplets)
+
+
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_as_json)
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_as_json)
+    except (TypeError, ValueError, RecursionError):  # mixed keys, an integer of thousands of digits, lists in lists
+        return type(value).__name__
 
 
 def _as_json(value: object) -> object:
-    return dict(value) if hasattr(value, "keys") else str(value)  # type: ignore[call-overload]
+    return dict(value) if isinstance(value, Mapping) else type(value).__name__

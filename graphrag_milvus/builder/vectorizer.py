@@ -11,7 +11,7 @@ import numpy.typing as npt
 from graphrag_milvus.embeddings import Embedder
 from graphrag_milvus.types import Entity, Passage, Relation
 
-__all__ = ["Vectorizer"]
+__all__ = ["Vectorizer", "Vectors"]
 
 Vectors = npt.NDArray[np.float32]
 
@@ -21,6 +21,11 @@ class Vectorizer:
     """Turns rows into float32 vectors of length one, shape (rows, dimension)."""
 
     embedder: Embedder
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in a vector."""
+        return self.embedder.dimension
 
     def passages(self, passages: Sequence[Passage]) -> Vectors:
         """A passage is found by its title and its text."""

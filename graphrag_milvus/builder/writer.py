@@ -1,14 +1,15 @@
 """Rows: how documents, passages, relations and entities stand in Milvus, and the order in which they get there.
 
-Entities go first, then relations, then passages, then documents. A passage row says that its relations are
-complete, a document row that its passages are; whatever is interrupted lacks the row that would say so.
+A document row goes first, without a hash: what was begun can be listed, finished and deleted. Then come
+entities, relations, passages, and the document row with its hash. A passage row with a recipe says that its
+relations are complete, a document row with a hash that its passages are; before either changes, it is taken back.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,20 @@ import numpy.typing as npt
 from graphrag_milvus.store import Collection, MilvusStore
 from graphrag_milvus.types import Document, Entity, Passage, Relation, content_id
 
-__all__ = ["StoredPassage", "Writer", "document_key"]
+__all__ = ["StoredDocument", "StoredPassage", "Writer", "document_key"]
 
 Vectors = npt.NDArray[np.float32]
+
+_OWNED: tuple[Collection, ...] = ("relations", "passages")
+"""What belongs to one document, in the order in which it is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """What the row of a document says; `hash` is empty while it is not finished, `indexed_at` is 0 if it never was."""
+
+    hash: str = ""
+    indexed_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +60,10 @@ class Writer:
 
     # What is there
 
-    def hashes(self, doc_ids: Sequence[str]) -> dict[str, str]:
-        """The hash of each document that has a row; empty where it was not finished."""
-        self.store.refuse_collisions("documents", {document_key(d): d for d in doc_ids})
-        rows = self.store.get("documents", [document_key(d) for d in doc_ids], ["doc_id", "hash"])
-        return {row["doc_id"]: row["hash"] for row in rows.values()}
+    def stored(self, doc_ids: Sequence[str]) -> dict[str, StoredDocument]:
+        """What is known of each document that has a row."""
+        rows = self.store.get("documents", [document_key(d) for d in doc_ids], ["doc_id", "hash", "indexed_at"])
+        return {row["doc_id"]: StoredDocument(row["hash"], int(row["indexed_at"])) for row in rows.values()}
 
     def passages_of(self, keys: Sequence[int]) -> dict[int, StoredPassage]:
         """Passage rows of some documents, by id."""
@@ -71,21 +82,26 @@ class Writer:
 
     # Writing
 
-    def reopen(self, doc_ids: Sequence[str]) -> None:
-        """Take back that documents are finished, before their rows change."""
-        keys = [document_key(d) for d in doc_ids]
-        rows = self.store.get("documents", keys, ["*"])
-        self.store.upsert("documents", [{**_plain(row), "hash": ""} for row in rows.values()])
+    def open(self, documents: Sequence[Document], dimension: int) -> None:
+        """Write that documents are not finished, before any of their rows changes."""
+        keys = {document_key(d.id): d for d in documents}
+        here = self.store.refuse_collisions("documents", {key: d.id for key, d in keys.items()})
+        self._rewrite("documents", {key: {"hash": ""} for key in here})
+        new = [d for key, d in keys.items() if key not in here]
+        self.store.upsert("documents", (_document_row(d, vector=_mean([np.zeros(dimension)])) for d in new))
 
-    def entities(self, entities: Sequence[Entity], vectors: Vectors) -> None:
-        """Write entities that were not there."""
+    def reopen_passages(self, ids: Sequence[int]) -> None:
+        """Write that passages are not finished, before their relations change."""
+        self._rewrite("passages", {i: {"recipe": ""} for i in ids})
+
+    def entities(self, entities: Sequence[Entity], vectors: Vectors) -> set[int]:
+        """Write entities that were not there; the ids of those that Milvus took and does not keep."""
         self.store.upsert(
             "entities",
-            (
-                {"id": e.id, "name": e.name, "type": e.type, "vector": v}
-                for e, v in zip(entities, vectors, strict=True)
-            ),
+            ({"id": e.id, "name": e.name, "type": e.type, "vector": v} for e, v in zip(entities, vectors, strict=True)),
         )
+        ids = [e.id for e in entities]
+        return set(ids) - set(self.store.get("entities", ids, []))
 
     def relations(self, relations: Sequence[Relation], vectors: Vectors, passages: Mapping[int, Passage]) -> None:
         """Write relations; each takes the title and metadata of its passage, so that filters hold for it too."""
@@ -108,29 +124,17 @@ class Writer:
             ),
         )
 
-    def move(self, passages: Sequence[Passage], *, with_relations: Iterable[int]) -> None:
-        """Give stored passages a new position and metadata, and their relations the metadata, vectors kept.
+    def move(self, passages: Sequence[Passage]) -> None:
+        """Give stored passages the position and metadata that these have, their vectors kept."""
+        self._rewrite("passages", {p.id: {"position": p.position, "metadata": dict(p.metadata)} for p in passages})
 
-        Args:
-            passages: as they are to be.
-            with_relations: ids of those whose metadata changed.
-        """
-        wanted = {p.id: p for p in passages}
-        rows = self.store.get("passages", list(wanted), ["*"])
-        self.store.upsert(
-            "passages",
-            (
-                {**_plain(row), "position": wanted[i].position, "metadata": dict(wanted[i].metadata)}
-                for i, row in rows.items()
-            ),
-        )
-        for passage_id in with_relations:
-            ids = [row["id"] for row in self.store.query("relations", f"passage_id == {passage_id}", [])]
-            found = self.store.get("relations", ids, ["*"])
-            metadata = dict(wanted[passage_id].metadata)
-            self.store.upsert("relations", ({**_plain(row), "metadata": metadata} for row in found.values()))
+    def describe(self, owners: Mapping[int, Passage]) -> None:
+        """Give stored relations, by id, the metadata of their passages, their vectors kept."""
+        self._rewrite("relations", {i: {"metadata": dict(passage.metadata)} for i, passage in owners.items()})
 
-    def documents(self, documents: Sequence[Document], hashes: Mapping[str, str], counts: Mapping[str, tuple[int, int]]) -> None:
+    def documents(
+        self, documents: Sequence[Document], hashes: Mapping[str, str], counts: Mapping[str, tuple[int, int]]
+    ) -> None:
         """Write the rows that say that documents are there; an empty hash says that they are not finished.
 
         Args:
@@ -140,22 +144,13 @@ class Writer:
         means = self._means([document_key(d.id) for d in documents])
         self.store.upsert(
             "documents",
-            (
-                {
-                    "id": document_key(d.id),
-                    "doc_id": d.id,
-                    "title": d.title,
-                    "source": d.source,
-                    "hash": hashes[d.id],
-                    "passages": counts[d.id][0],
-                    "relations": counts[d.id][1],
-                    "indexed_at": now,
-                    "metadata": dict(d.metadata),
-                    "vector": means[document_key(d.id)],
-                }
-                for d in documents
-            ),
+            (_document_row(d, means[document_key(d.id)], hashes[d.id], counts[d.id], now) for d in documents),
         )
+
+    def _rewrite(self, collection: Collection, changes: Mapping[int, Mapping[str, Any]]) -> None:
+        """Give rows, by id, some new values; the others, the vector too, stay."""
+        rows = self.store.get(collection, list(changes), ["*"])
+        self.store.upsert(collection, ({**_plain(row), **changes[i]} for i, row in rows.items()))
 
     def _means(self, keys: Sequence[int]) -> dict[int, npt.NDArray[np.float32]]:
         """The mean of each document's passage vectors, of length one."""
@@ -171,19 +166,26 @@ class Writer:
 
         The document row goes last and is unfinished meanwhile, so that what is interrupted can be done again.
         """
-        found = []
-        for doc_id in doc_ids:
-            key = document_key(doc_id)
-            here = bool(self.hashes([doc_id]))
-            if not here and not self.store.count("passages", f"doc == {key}"):
-                continue
-            if here:
-                self.reopen([doc_id])
-            for collection in ("relations", "passages"):
-                self.store.delete(collection, filter=f"doc == {key}")
-            self.store.delete("documents", ids=[key])
-            found.append(doc_id)
-        return found
+        ids = list(dict.fromkeys(doc_ids))
+        return [d for start in range(0, len(ids), 500) for d in self._remove(ids[start : start + 500])]
+
+    def _remove(self, doc_ids: Sequence[str]) -> list[str]:
+        keys = {document_key(d): d for d in doc_ids}
+        here = self.store.refuse_collisions("documents", keys)
+        self._rewrite("documents", {key: {"hash": ""} for key in here})
+        found = here | self._owners([key for key in keys if key not in here])
+        filter = f"doc in {sorted(found)}"
+        for collection in _OWNED if found else ():
+            self.store.delete(collection, filter=filter)
+        if found:
+            self.store.touch()
+            self.store.delete("documents", ids=sorted(here))
+        return [d for key, d in keys.items() if key in found]
+
+    def _owners(self, keys: Sequence[int]) -> set[int]:
+        """Documents without a row of their own that have others, because Milvus lost theirs."""
+        filter = f"doc in {list(keys)}"
+        return {int(row["doc"]) for c in _OWNED if keys for row in self.store.iterate(c, ["doc"], filter=filter)}
 
     def collect_garbage(self) -> int:
         """Delete the entities that no relation holds; how many there were.
@@ -194,6 +196,23 @@ class Writer:
         left = [int(row["id"]) for row in self.store.iterate("entities", []) if int(row["id"]) not in held]
         self.store.delete("entities", ids=left)
         return len(left)
+
+
+def _document_row(
+    document: Document, vector: Any, hash: str = "", counts: tuple[int, int] = (0, 0), indexed_at: int = 0
+) -> dict[str, Any]:
+    return {
+        "id": document_key(document.id),
+        "doc_id": document.id,
+        "title": document.title,
+        "source": document.source,
+        "hash": hash,
+        "passages": counts[0],
+        "relations": counts[1],
+        "indexed_at": indexed_at,
+        "metadata": dict(document.metadata),
+        "vector": vector,
+    }
 
 
 def _relation_row(relation: Relation, vector: Any, passage: Passage) -> dict[str, Any]:
@@ -239,4 +258,5 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 def _mean(vectors: Sequence[Any]) -> npt.NDArray[np.float32]:
     mean = np.mean(np.asarray(vectors, dtype=np.float64), axis=0)
     length = float(np.linalg.norm(mean))
-    return (mean / length if length else mean + 1.0 / np.sqrt(len(mean))).astype(np.float32)
+    unit: npt.NDArray[np.float32] = (mean / length if length else mean + 1.0 / np.sqrt(len(mean))).astype(np.float32)
+    return unit

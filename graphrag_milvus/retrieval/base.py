@@ -39,7 +39,10 @@ class Resources:
 class Method(Protocol):
     """One way from a question to passages."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the setting and the trace call it."""
+        ...
 
     def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
         """At most `k` passages, best first; fewer only where the workspace has no more that the filter allows."""

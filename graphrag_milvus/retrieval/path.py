@@ -47,7 +47,7 @@ def explain(
         ids = [int(s["id"]) for s in selected if passage.id in s["passage_ids"]]
         at = snapshot.incidence.relation_positions(ids[:1])
         if len(at) and int(at[0]) in parents:
-            lines.append(_line(int(at[0]), parents, snapshot, hits, names, passage))
+            lines.append(_line(int(at[0]), parents, snapshot, hits, names, passage=passage))
     return lines
 
 
@@ -90,6 +90,7 @@ def _line(
     snapshot: Snapshot,
     hits: Mapping[int, Hit],
     names: Mapping[int, str],
+    *,
     passage: ScoredPassage,
 ) -> str:
     steps = [f"passage {passage.title or passage.id!r}"]

@@ -70,7 +70,11 @@ def names_to_look_up(question: str, named: dict[int, str]) -> list[str]:
 
 
 def find_seeds(
-    question: str, vectors: npt.NDArray[np.float32], names: Sequence[str], snapshot: Snapshot, resources: Resources,
+    question: str,
+    vectors: npt.NDArray[np.float32],
+    names: Sequence[str],
+    snapshot: Snapshot,
+    resources: Resources,
     filter: str,
 ) -> Seeds:
     """Seeds from the question's names and from the question as a whole.
@@ -87,13 +91,19 @@ def find_seeds(
         near = store.search("entities", vectors[1:], settings.entity_seeds, fields=["name"])
     alike = store.search("relations", vectors[:1], settings.relation_seeds, filter=filter)[0]
     seeds = Seeds(np.zeros(len(snapshot.incidence.entity_ids)), np.zeros(len(snapshot.incidence.relation_ids)))
-    _add_entities(seeds, named_entities(question, snapshot), names, near, snapshot, settings.entity_threshold)
+    _add_entities(seeds, named_entities(question, snapshot), names, near, snapshot, least=settings.entity_threshold)
     _add_relations(seeds, alike, snapshot)
     return seeds
 
 
 def _add_entities(
-    seeds: Seeds, named: dict[int, str], names: Sequence[str], near: list[list[Hit]], snapshot: Snapshot, least: float
+    seeds: Seeds,
+    named: dict[int, str],
+    names: Sequence[str],
+    near: list[list[Hit]],
+    snapshot: Snapshot,
+    *,
+    least: float,
 ) -> None:
     found = {key: (text, normalize_name(text), 1.0) for key, text in named.items()}
     for name, hits in zip(names, near, strict=False):

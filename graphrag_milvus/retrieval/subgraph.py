@@ -75,10 +75,10 @@ class Subgraph:
         with run.watch.stage("expand"):
             positions, mass = self._expand(snapshot, seeds, run.trace)
         with run.watch.stage("describe"):
-            hits = self._describe(self._focus(vectors[0], seeds), snapshot.incidence.relation_ids[positions], run.filter)
+            hits = self._describe(vectors[0], snapshot.incidence.relation_ids[positions], run.filter)
         candidates = _candidates(hits, snapshot, dict(zip(positions.tolist(), mass.tolist(), strict=True)))
         with run.watch.stage("select"):
-            selection = self._select(run, candidates)
+            selection = self._select(run, seeds, candidates)
         with run.watch.stage("passages"):
             passages = self._passages(run, vectors[0], candidates, selection)
         with run.watch.stage("explain"):
@@ -102,24 +102,6 @@ class Subgraph:
             trace.notes.append(f"{len(reached):,} relations were reached; the {len(best)} heaviest are candidates")
         return reached[best], mass[best]
 
-    def _focus(self, question: npt.NDArray[np.float32], seeds: Seeds) -> npt.NDArray[np.float32]:
-        """The question's vector with half of what its names say taken out.
-
-        A relation on the second step cannot repeat the names of the question, and would lose against every
-        relation that does. What names say is the part of the vector in the span of their own vectors.
-        """
-        ids = [int(seed["id"]) for seed in seeds.entities]
-        rows = self.resources.store.get("entities", ids, ["vector"])
-        if not rows:
-            return question
-        basis, _ = np.linalg.qr(np.array([rows[i]["vector"] for i in ids if i in rows], dtype=np.float64).T)
-        rest = question - basis @ (basis.T @ question)
-        length = float(np.linalg.norm(rest))
-        if length < 1e-3:
-            return question
-        focus = question + rest / length
-        return np.asarray(focus / np.linalg.norm(focus), dtype=np.float32)
-
     def _describe(self, vector: npt.NDArray[np.float32], ids: Ints, filter: str) -> dict[int, Hit]:
         """Text, names and cosine of the candidates, by id."""
         if not len(ids):
@@ -133,8 +115,8 @@ class Subgraph:
         )
         return {hit.id: hit for hit in hits}
 
-    def _select(self, run: _Run, candidates: Sequence[Candidate]) -> Selection:
-        local = LocalSelector(self._relation_vectors)
+    def _select(self, run: _Run, seeds: Seeds, candidates: Sequence[Candidate]) -> Selection:
+        local = LocalSelector(frozenset(seeds.entity_positions.tolist()), self._relation_vectors)
         llm, limit = self.resources.llm, self.resources.settings.selected
         if llm is None:
             return local.select(run.question, candidates, max(limit, run.k))
@@ -187,7 +169,14 @@ def _candidate(
 ) -> Candidate:
     ids = tuple(int(snapshot.incidence.relation_ids[p]) for p in positions)
     passages = dict.fromkeys(int(snapshot.incidence.passage_ids[p]) for p in positions)
-    return Candidate(text, ids, tuple(passages), sum(mass[p] for p in positions), max(hits[i].score for i in ids))
+    return Candidate(
+        text=text,
+        relation_ids=ids,
+        passage_ids=tuple(passages),
+        mass=sum(mass[p] for p in positions),
+        similarity=max(hits[i].score for i in ids),
+        entities=frozenset(e for p in positions for e in snapshot.incidence.entities_of(p).tolist()),
+    )
 
 
 def _tell(

@@ -324,7 +324,7 @@ def test_any_row_gives_a_document_or_says_why_not(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = write_lines(
             f"{folder}/a.jsonl",
-            value,
+            json.dumps(value),  # write_lines takes a text as a line, and "" would be a blank one
             {"text": value},
             {"text": "x", "metadata": value},
             {"text": "x", "triplets": value},

@@ -237,7 +237,7 @@ def test_a_text_of_the_largest_size_is_kept_and_a_larger_one_refused(store: Milv
 def test_a_collision_is_detected(store: MilvusStore) -> None:
     store.upsert("entities", [{"id": 5, "name": "basel", "type": "", "vector": unit(1)}])
     assert store.refuse_collisions("entities", {5: "basel", 6: "bern"}) == {5}
-    with pytest.raises(IdCollisionError, match="'basel'.*'bern'"):
+    with pytest.raises(IdCollisionError, match=r"'basel'.*'bern'"):
         store.refuse_collisions("entities", {5: "bern"})
 
 

@@ -1,0 +1,123 @@
+"""Measures this package on the benchmark's data; `benchmark.py` runs it, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import defaultdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmark_data import PASSAGE_SIZE, Dataset, PrecomputedEmbeddings, gold_ids, memory_mb, passages_of
+
+from graphrag_milvus import GraphRAG
+from graphrag_milvus.prompts import select_relations
+from graphrag_milvus.settings import Settings, load_settings
+from graphrag_milvus.types import Retrieval
+
+CUTOFFS = (2, 5, 10)
+CHARS_PER_TOKEN = 4  # as for the peer
+METHOD = "subgraph"
+WITH_EMBEDDING = 200  # questions that are asked again with the real embedder
+
+
+def settings_for(folder: str, **embedding: Any) -> Settings:
+    """The package's defaults, but for whole passages and triples as they were given."""
+    return load_settings(
+        milvus={"uri": str(Path(folder) / "benchmark.db")},
+        index={"extractor": "given", "passage_size": PASSAGE_SIZE},
+        embedding=embedding,
+    )
+
+
+def ask(rag: GraphRAG, embeddings: PrecomputedEmbeddings, questions: list[str]) -> tuple[list[Retrieval], list[float]]:
+    """What was found for each question, and milliseconds."""
+    found, ms = [], []
+    for question in questions:
+        seconds: dict[str, float] = {}
+        with embeddings.timed("retrieve", seconds):
+            found.append(rag.retrieve(question, method=METHOD, k=max(CUTOFFS)))
+        ms.append(1000 * seconds["retrieve"])
+    return found, ms
+
+
+def judge(rag: GraphRAG, dataset: Dataset, questions: list[dict[str, Any]], found: list[Retrieval]) -> dict[str, float]:
+    """Means over the questions: what the candidates reach, what was ranked high, how long the prompt would be."""
+    passages = passages_of(dataset.documents())
+    relations = {int(row["id"]): row for row in rag.store.iterate("relations", ["text", "passage_id"])}
+    values: dict[str, list[float]] = defaultdict(list)
+    for gold, one in zip(gold_ids(questions, dataset.rows()), found, strict=True):
+        rows = [relations[int(i)] for i in one.trace.candidate_ids]
+        reached = {passages[int(row["passage_id"])].doc_id for row in rows}
+        texts = list(dict.fromkeys(str(row["text"]) for row in rows))
+        values["candidate_ceiling"].append(len(gold & reached) / len(gold))
+        values["candidates_mean"].append(len(texts))
+        values["prompt_tokens_mean"].append(prompt_tokens(one.question, texts, rag.settings.retrieval.selected))
+        values["round_trips"].append(one.trace.round_trips)
+        for k in CUTOFFS:
+            values[f"recall@{k}"].append(len(gold & {p.doc_id for p in one.passages[:k]}) / len(gold))
+    return {name: float(np.mean(numbers)) for name, numbers in values.items()}
+
+
+def prompt_tokens(question: str, texts: list[str], limit: int) -> float:
+    """Tokens, at four characters each, of the request that a chat model would get."""
+    lines = [f"[{n}] {text}" for n, text in enumerate(texts, start=1)]
+    return sum(len(message) for _, message in select_relations(question, lines, limit)) / CHARS_PER_TOKEN
+
+
+def stages(found: list[Retrieval]) -> dict[str, float]:
+    """Mean milliseconds by stage."""
+    names = found[0].trace.timings_ms
+    return {name: float(np.mean([one.trace.timings_ms[name] for one in found])) for name in names}
+
+
+def with_embedding(folder: str, questions: list[str]) -> float:
+    """p50 in milliseconds where the local model embeds each question and the names in it."""
+    with GraphRAG(settings_for(folder, provider="local")) as rag:
+        rag.retrieve("Who is first?", method=METHOD)  # loads the model and the graph
+        nothing = PrecomputedEmbeddings.__new__(PrecomputedEmbeddings)
+        nothing.seconds = 0.0
+        _, ms = ask(rag, nothing, questions[:WITH_EMBEDDING])
+    return float(np.median(ms))
+
+
+def run(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+    dataset, seconds = Dataset(options.data), dict[str, float]()
+    embeddings = PrecomputedEmbeddings(options.vectors, options.embedder)
+    documents, questions = dataset.documents(), dataset.questions()[: options.limit]
+    asked, before_mb = [q["question"] for q in questions], memory_mb()[0]
+    with GraphRAG(settings_for(folder), embeddings=embeddings) as rag:
+        with embeddings.timed("index", seconds):
+            indexed = rag.add(documents, progress=False)
+        with embeddings.timed("graph", seconds):
+            rag.retrieve(asked[0], method=METHOD)  # reads the graph; the peer keeps its own from indexing
+        found, ms = ask(rag, embeddings, asked)
+        own_mb, engine_mb = memory_mb()
+        report: dict[str, Any] = judge(rag, dataset, questions, found)
+    p50, p95 = np.percentile(ms, [50, 95]).tolist()
+    report |= {"questions": len(questions), "p50_ms": p50, "p95_ms": p95, "stages_ms": stages(found)}
+    report |= {"index_seconds": seconds["index"], "graph_seconds": seconds["graph"], "failed": len(indexed.failed)}
+    report |= {"passages": indexed.passages, "relations": indexed.relations, "entities": indexed.entities}
+    report |= {"peak_mb": own_mb + engine_mb, "engine_mb": engine_mb, "before_mb": before_mb}
+    report |= {"engine": f"milvus-lite {version('milvus-lite')}", "pymilvus": version("pymilvus")}
+    return report | {"p50_with_embedding_ms": with_embedding(folder, asked) if options.embed else None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="data set folder in HippoRAG's layout")
+    parser.add_argument("--vectors", type=Path, required=True, help="npz of precomputed vectors")
+    parser.add_argument("--embedder", required=True, help="name of the model that made the vectors")
+    parser.add_argument("--embed", action="store_true", help="ask again with the local embedder, which made them")
+    parser.add_argument("--limit", type=int, help="ask the first N questions only; the index is always whole")
+    parser.add_argument("--out", type=Path, required=True, help="write the JSON here")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        options.out.write_text(json.dumps(run(options, folder)), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
