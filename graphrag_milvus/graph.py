@@ -85,7 +85,9 @@ class Incidence:
 
     def entities_of(self, relation: int) -> npt.NDArray[np.int32]:
         """Positions of the entities that the relation at a position holds."""
-        return self.matrix.indices[self.matrix.indptr[relation] : self.matrix.indptr[relation + 1]]
+        start, end = self.matrix.indptr[relation : relation + 2]
+        held: npt.NDArray[np.int32] = self.matrix.indices[start:end]
+        return held
 
     def within(self, keep: npt.NDArray[np.bool_]) -> Incidence:
         """The incidence of some relations alone; entities that only the others held are gone.

@@ -8,7 +8,6 @@ import resource
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,10 +125,10 @@ def synthesize(folder: Path, *, short: bool, seed: int = 0) -> Dataset:
 
 
 def _pseudonym(number: int) -> str:
-    """Two words that no other number has."""
-    digits = np.base_repr(number + 14 * 14 * 5, 14)
-    sounds = [_CONSONANTS[int(d, 14)] + _VOWELS[(int(d, 14) + place + number) % 5] for place, d in enumerate(digits)]
-    return f"{''.join(sounds[:2])}{number % 7} {''.join(sounds[2:])}".title()
+    """Two words that no other number below 35,000 has."""
+    digits = [int(digit, 14) for digit in np.base_repr(number + 14**3, 14)]
+    sounds = [_CONSONANTS[digit] + _VOWELS[(digit + number) % 5] for digit in digits]
+    return f"{''.join(sounds[:2])} {''.join(sounds[2:])}".title()
 
 
 def _synthetic_row(number: int, triples: list[list[str]]) -> dict[str, Any]:
@@ -276,13 +275,6 @@ class PrecomputedEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         return self.embed_documents([text])[0]
-
-    @contextmanager
-    def timed(self, label: str, seconds: dict[str, float]) -> Iterator[None]:
-        """Seconds of the `with` block under `label`, without those of looking vectors up."""
-        started, before = time.perf_counter(), self.seconds
-        yield
-        seconds[label] = time.perf_counter() - started - (self.seconds - before)
 
 
 # --- memory -------------------------------------------------------------------------------------------------------

@@ -92,13 +92,12 @@ def test_answer_stands_in_the_last_gold_document(index: int, words: list[str]) -
 def test_demo_question_comes_first_and_every_answer_is_checked() -> None:
     assert len(QUESTIONS) == 9
     assert QUESTIONS[0].question == "What contribution did the son of Euler's teacher make?"
-    assert QUESTIONS[0].gold == ("leonhard-euler", "johann-bernoulli", "daniel-bernoulli")
+    assert QUESTIONS[0].gold == ("leonhard-euler", "daniel-bernoulli")
 
 
 def test_euler_leads_to_his_teacher_and_on_to_the_teachers_son() -> None:
     assert _says("leonhard-euler", "Leonhard Euler", "student of Johann Bernoulli")
     assert _says("leonhard-euler", "born in Basel")
-    assert _says("johann-bernoulli", "teacher of Leonhard Euler")
     assert _says("daniel-bernoulli", "Daniel Bernoulli", "son of Johann Bernoulli")
     assert _says("daniel-bernoulli", "fluid dynamics", "probability", "statistics")
     assert _says("daniel-bernoulli", "Bernoulli's principle", "aerodynamics")
@@ -113,5 +112,6 @@ def test_the_elder_bernoullis_are_told_apart() -> None:
     assert _says("jakob-bernoulli", "Johann Bernoulli", "younger brother")
     assert _says("jakob-bernoulli", "calculus", "theory of probability")
     assert _says("jakob-bernoulli", "Bernoulli numbers", "law of large numbers")
-    assert _says("johann-bernoulli", "elder brother Jakob Bernoulli", "Leibniz")
+    assert _says("johann-bernoulli", "younger brother of Jakob Bernoulli")
+    assert _says("johann-bernoulli", "Leibniz")
     assert _says("johann-bernoulli", "brachistochrone problem", "calculus of variations")

@@ -148,7 +148,7 @@ class Pipeline:
             if old.hash == digest:
                 report.unchanged += 1
                 continue
-            if old.indexed_at >= self._began:
+            if old.indexed_at > self._began:
                 report.warnings.append(f"{document.id}: came before with other content; the last one counts")
             work.append(_Work(document, digest, old.indexed_at > 0, split(document, self.passage_size)))
         return work
@@ -299,6 +299,7 @@ def _accept(document: Document | ReadFailure, report: IndexReport) -> Document |
 
 def _usable(document: Document) -> Document:
     _check(document)
+    triplets: Any = document.triplets  # callers need not be typed
     text, title = _clean(document.text), _clean(document.title)
     return replace(
         document,
@@ -307,8 +308,7 @@ def _usable(document: Document) -> Document:
         text=text,
         source=_clean(document.source),
         metadata=_metadata(document),
-        # it is read more than once
-        triplets=tuple(document.triplets) if isinstance(document.triplets, Iterator) else document.triplets,
+        triplets=tuple(triplets) if isinstance(triplets, Iterator) else triplets,  # they are read more than once
     )
 
 
@@ -338,13 +338,20 @@ def _metadata(document: Document) -> dict[str, Any]:
     """
     try:
         text = _clean(json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False))
+        metadata: dict[str, Any] = json.loads(text, parse_int=_int64)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"metadata is not JSON ({error}); give texts, finite numbers, lists and mappings") from None
     used = len(text.encode())
     if used > MAX_BYTES:
         raise InputError(f"metadata has {used:,} bytes as JSON; the most is {MAX_BYTES:,}")
-    metadata: dict[str, Any] = json.loads(text)
     return metadata
+
+
+def _int64(digits: str) -> int:
+    value = int(digits)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{digits:.40} has more than 64 bits")
+    return value
 
 
 def _clean(text: str) -> str:

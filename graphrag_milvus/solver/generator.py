@@ -22,6 +22,8 @@ NOTHING = "Nothing in the workspace answers this; index documents about it first
 _CITATION = re.compile(r"\[(\d+(?:\s*[,;]\s*\d+)*)\]")
 _WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]")
 _SENTENCES = 3
+_SELECTED = 0.3
+"""What a sentence gains that graph retrieval selected: it may lie on the way and share no word with the question."""
 _MOST_CHARACTERS = 400
 """A longer sentence is a list or a table, which answers nothing when it is quoted whole."""
 
@@ -85,7 +87,7 @@ class Generator:
         return _answer(retrieval, text.strip(), citations, support, extractive=False)
 
     def _extract(self, retrieval: Retrieval) -> Answer:
-        """The sentences nearest to the question; a passage that ranks higher counts a little more."""
+        """The sentences nearest to the question, those that were selected as relations first of all."""
         sentences = [
             (n, sentence)
             for n, passage in enumerate(retrieval.passages)
@@ -96,8 +98,9 @@ class Generator:
         texts = [f"{title}: {s}" if title else s for title, (_, s) in zip(titles, sentences, strict=True)]
         vectors = self.embedder.embed([retrieval.question, *texts])
         cosine = vectors[1:] @ vectors[0]
-        ranks = np.array([n for n, _ in sentences])
-        best = np.argsort(-(cosine - 0.01 * ranks), kind="stable")[:_SENTENCES]
+        selected = {str(s["text"]) for s in retrieval.trace.selected[: len(retrieval.passages)]}
+        worth = cosine + [_SELECTED * (" ".join(s.split()) in selected) - 0.01 * n for n, s in sentences]
+        best = np.argsort(-worth, kind="stable")[:_SENTENCES]
         numbers = list(dict.fromkeys(sentences[i][0] for i in best))
         lines = [f"{sentences[i][1]} [{sentences[i][0] + 1}]" for i in best]
         confidence = float(np.clip(cosine[best].mean(), 0.0, 1.0))
