@@ -8,89 +8,39 @@ is the row with id 0 of the `documents` collection, since embedded engines keep 
 from __future__ import annotations
 
 import contextvars
-import json
 import logging
-import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pymilvus import DataType, Function, FunctionType, MilvusClient, MilvusException
+from pymilvus import MilvusClient, MilvusException
 
-from graphrag_milvus.errors import (
-    IdCollisionError,
-    InputError,
-    SettingsError,
-    StoreError,
-    StoreUnavailableError,
-    WorkspaceMismatchError,
+from graphrag_milvus.connection import about_a_filter, connect, first_line, release
+from graphrag_milvus.errors import IdCollisionError, InputError, StoreError, WorkspaceMismatchError
+from graphrag_milvus.layout import (
+    COLLECTIONS,
+    MAX_BYTES,
+    MAX_ID_BYTES,
+    OWNERS,
+    SCALAR_INDEXES,
+    WINDOW,
+    Collection,
+    blank_row,
+    check_row,
+    make_schema,
+    slug,
 )
 from graphrag_milvus.settings import MilvusSettings
-from graphrag_milvus.types import content_hash
 
 __all__ = ["COLLECTIONS", "MAX_BYTES", "MAX_ID_BYTES", "WINDOW", "Collection", "Hit", "MilvusStore", "RoundTrips"]
-
-Collection = Literal["documents", "passages", "entities", "relations"]
-COLLECTIONS: tuple[Collection, ...] = ("documents", "passages", "entities", "relations")
-
-MAX_BYTES = 65_535
-"""Milvus counts the length of a VARCHAR in UTF-8 bytes and takes no more than this."""
-MAX_ID_BYTES = 1_024
-WINDOW = 16_384
-"""Rows that one query or search gives at the most; beyond that a collection is iterated."""
 
 _UPSERT_BYTES = 8 << 20
 _META_ID = 0
 _FORMAT = 1
-_INT, _TEXT, _JSON = DataType.INT64, DataType.VARCHAR, DataType.JSON
-
-_FIELDS: dict[Collection, tuple[tuple[str, DataType, int], ...]] = {
-    "documents": (
-        ("doc_id", _TEXT, MAX_ID_BYTES),
-        ("title", _TEXT, MAX_BYTES),
-        ("source", _TEXT, MAX_BYTES),
-        ("hash", _TEXT, 64),
-        ("passages", _INT, 0),
-        ("relations", _INT, 0),
-        ("indexed_at", _INT, 0),
-        ("metadata", _JSON, 0),
-    ),
-    "passages": (
-        ("doc", _INT, 0),
-        ("doc_id", _TEXT, MAX_ID_BYTES),
-        ("title", _TEXT, MAX_BYTES),
-        ("text", _TEXT, MAX_BYTES),
-        ("position", _INT, 0),
-        ("recipe", _TEXT, 64),
-        ("relations", _INT, 0),
-        ("metadata", _JSON, 0),
-    ),
-    "entities": (("name", _TEXT, MAX_BYTES), ("type", _TEXT, 1_024)),
-    "relations": (
-        ("doc", _INT, 0),
-        ("doc_id", _TEXT, MAX_ID_BYTES),
-        ("passage_id", _INT, 0),
-        ("title", _TEXT, MAX_BYTES),
-        ("text", _TEXT, MAX_BYTES),
-        ("predicate", _TEXT, MAX_BYTES),
-        ("entity_ids", _JSON, 0),
-        ("names", _JSON, 0),
-        ("metadata", _JSON, 0),
-    ),
-}
-_SCALAR_INDEXES: dict[Collection, tuple[str, ...]] = {
-    "documents": (),
-    "passages": ("doc",),
-    "entities": (),
-    "relations": ("doc", "passage_id"),
-}
-_OWNER: dict[Collection, str] = {"documents": "doc_id", "passages": "doc", "entities": "name", "relations": "doc"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +60,6 @@ class RoundTrips:
 
 
 _counter: contextvars.ContextVar[RoundTrips | None] = contextvars.ContextVar("round_trips", default=None)
-_open_files: Counter[str] = Counter()
 
 
 @dataclass
@@ -138,7 +87,7 @@ class MilvusStore:
         """The connection, made at first use."""
         for name in ("pymilvus", "grpc._server"):  # they log a traceback for each error, foreseen or not
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        return _connect(self.settings)
+        return connect(self.settings)
 
     @property
     def uri(self) -> str:
@@ -212,7 +161,7 @@ class MilvusStore:
         del self.__dict__["client"]
         self._forget()
         if self.settings.embedded:
-            _release_file(self.settings.uri)
+            release(self.settings.uri)
 
     # Rows
 
@@ -239,7 +188,7 @@ class MilvusStore:
             owners: for each id about to be written, its owner's value (the name of an entity, the
                 document of a passage or relation, the id of a document as text).
         """
-        key = _OWNER[collection]
+        key = OWNERS[collection]
         stored = self.get(collection, list(owners), [key])
         for row_id, row in stored.items():
             if row[key] != owners[row_id]:
@@ -388,7 +337,7 @@ class MilvusStore:
 
     def collection_name(self, collection: Collection) -> str:
         """The name of a collection in Milvus, which takes ASCII letters, digits and `_` only."""
-        return f"graphrag_{_slug(self.workspace)}_{collection}"
+        return f"graphrag_{slug(self.workspace)}_{collection}"
 
     @cached_property
     def _present(self) -> set[str]:
@@ -432,7 +381,7 @@ class MilvusStore:
         self._has(collection)
 
     def _create_as(self, collection: Collection, dimension: int, *, bm25: bool) -> None:
-        schema = _schema(collection, dimension, bm25=bm25)
+        schema = make_schema(collection, dimension, bm25=bm25)
         self._request(
             "create",
             collection,
@@ -441,7 +390,7 @@ class MilvusStore:
         self._index(collection, "vector", index_type="AUTOINDEX", metric_type="COSINE")
         if bm25:
             self._index(collection, "sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
-        for field_name in _SCALAR_INDEXES[collection]:
+        for field_name in SCALAR_INDEXES[collection]:
             self._index_number(collection, field_name)
 
     def _index_number(self, collection: Collection, field_name: str) -> None:
@@ -467,14 +416,13 @@ class MilvusStore:
     def _write_meta(self, meta: Mapping[str, Any]) -> None:
         vector = np.zeros(int(meta["dimension"]), dtype=np.float32)
         vector[0] = 1.0
-        row: dict[str, Any] = {name: "" if kind == _TEXT else 0 for name, kind, _ in _FIELDS["documents"]}
-        self.upsert("documents", [{**row, "id": _META_ID, "metadata": dict(meta), "vector": vector}])
+        self.upsert("documents", [{**blank_row("documents"), "id": _META_ID, "metadata": dict(meta), "vector": vector}])
 
     def _batches(self, collection: Collection, rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
         batch: list[Mapping[str, Any]] = []
         size = 0
         for row in rows:
-            row_bytes = _check_row(collection, row)
+            row_bytes = check_row(collection, row)
             if batch and (len(batch) >= self.settings.batch_size or size + row_bytes > _UPSERT_BYTES):
                 yield batch
                 batch, size = [], 0
@@ -492,115 +440,14 @@ class MilvusStore:
         try:
             return call(name)
         except MilvusException as error:
-            if _about_a_filter(error):
-                raise InputError(f"Milvus does not understand the filter ({_first_line(error)})") from None
-            raise StoreError(
-                f"could not {verb} {collection or 'Milvus'} at {self.uri}: {_first_line(error)}"
-            ) from error
-
-
-def _connect(settings: MilvusSettings) -> MilvusClient:
-    if not settings.embedded:
-        return _connect_server(settings)
-    path = Path(settings.uri)
-    if path.suffix != ".db":
-        raise SettingsError(
-            f"Milvus URI {settings.uri!r} is neither http(s)://host:port nor a file; name the file NAME.db"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + settings.connect_timeout
-    while True:
-        try:
-            client = MilvusClient(str(path), timeout=settings.timeout)
-        except MilvusException as error:
-            # The engine of a process that was killed a moment ago may still hold the file.
-            if time.monotonic() < deadline:
-                time.sleep(0.2)
-                continue
-            raise StoreUnavailableError(
-                f"cannot open {settings.uri!r}: another process has it open, or another generation of milvus-lite "
-                f"or no Milvus at all wrote it ({_first_line(error)}); close the other one, or choose another file"
-            ) from error
-        _open_files[str(path.resolve())] += 1
-        return client
-
-
-def _connect_server(settings: MilvusSettings) -> MilvusClient:
-    token = settings.token.get_secret_value() if settings.token else ""
-    try:
-        client = MilvusClient(settings.uri, token=token, db_name=settings.database, timeout=settings.connect_timeout)
-        client.list_collections(timeout=settings.connect_timeout)
-    except MilvusException as error:
-        raise StoreUnavailableError(
-            f"nobody answers as Milvus at {settings.uri} within {settings.connect_timeout:g} s "
-            f"({_first_line(error)}); start the server, or set GRAPHRAG_MILVUS__URI to a file such as ./graphrag.db"
-        ) from error
-    return client
-
-
-def _release_file(uri: str) -> None:
-    """Stop the embedded engine of a file that nobody in this process has open any more."""
-    path = str(Path(uri).resolve())
-    _open_files[path] -= 1
-    if _open_files[path] > 0:
-        return
-    from milvus_lite.server_manager import server_manager_instance
-
-    server_manager_instance.release_server(uri)
-
-
-def _schema(collection: Collection, dimension: int, *, bm25: bool) -> Any:
-    schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
-    schema.add_field("id", DataType.INT64, is_primary=True)
-    for name, kind, length in _FIELDS[collection]:
-        options: dict[str, Any] = {"max_length": length} if kind == _TEXT else {}
-        if bm25 and name == "text":
-            options["enable_analyzer"] = True
-        schema.add_field(name, kind, **options)
-    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimension)
-    if bm25:
-        schema.add_field("sparse", DataType.SPARSE_FLOAT_VECTOR)
-        schema.add_function(
-            Function(
-                name="bm25",
-                function_type=FunctionType.BM25,
-                input_field_names=["text"],
-                output_field_names=["sparse"],
-            )
-        )
-    return schema
-
-
-def _slug(workspace: str) -> str:
-    """`workspace` where Milvus takes it as it is, else its ASCII part with a hash that tells it apart."""
-    if not workspace.strip():
-        raise SettingsError("the workspace has no name; set GRAPHRAG_WORKSPACE or --workspace to a text")
-    if re.fullmatch(r"[A-Za-z0-9_]{1,64}", workspace):
-        return workspace
-    plain = re.sub(r"[^A-Za-z0-9]+", "_", workspace)[:40].strip("_")
-    return f"{plain}_{content_hash('workspace', workspace)[:12]}"
+            if about_a_filter(error):
+                raise InputError(f"Milvus does not understand the filter ({first_line(error)})") from None
+            raise StoreError(f"could not {verb} {collection or 'Milvus'} at {self.uri}: {first_line(error)}") from error
 
 
 def _check_limit(limit: int) -> None:
     if not 0 <= limit <= WINDOW:
         raise InputError(f"{limit} rows were asked for; a search gives from 0 to {WINDOW:,} (Milvus's window)")
-
-
-def _check_row(collection: Collection, row: Mapping[str, Any]) -> int:
-    """The size of a row in bytes; raise where Milvus would refuse or cut a value."""
-    size = 4 * len(row["vector"])
-    for name, kind, length in _FIELDS[collection]:
-        if kind == _INT:
-            continue
-        text = row[name] if kind == _TEXT else json.dumps(row[name], ensure_ascii=False)
-        used = len(text.encode("utf-8"))
-        if used > (length or MAX_BYTES):
-            raise InputError(
-                f"{name} of a row in {collection} has {used:,} bytes, and Milvus keeps {length or MAX_BYTES:,}: "
-                f"{text[:60]!r}...; shorten it"
-            )
-        size += used
-    return size
 
 
 def _hits(found: Iterable[Mapping[str, Any]], score: Callable[[float], float] = float) -> list[Hit]:
@@ -612,13 +459,3 @@ def _hits(found: Iterable[Mapping[str, Any]], score: Callable[[float], float] = 
 def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-def _about_a_filter(error: MilvusException) -> bool:
-    """True where a filter could not be understood: servers speak of an expr, one embedded engine of a column."""
-    return re.search(r"\bexpr|expression|at column \d+", str(error), re.IGNORECASE) is not None
-
-
-def _first_line(error: Exception) -> str:
-    message = getattr(error, "message", "") or str(error)
-    return message.strip().splitlines()[0][:300] if message.strip() else type(error).__name__

@@ -1,4 +1,4 @@
-"""Data for the benchmark: passages with triples, questions with names and gold passages, and vectors made beforehand."""
+"""Data for the benchmark: passages with triples, questions with names and gold passages, vectors made beforehand."""
 
 from __future__ import annotations
 
@@ -150,22 +150,19 @@ def _two_steps(order: Sequence[int], triples: list[list[str]], n_passages: int) 
 
 # --- names in questions, for the peer -----------------------------------------------------------------------------
 
-_FUNCTION_WORDS = frozenset(
-    """who whom whose what which when where why how are is was were do does did has have had can could in on at of for
-    from to by the a an and or both between among during after before if it he she they that this name would will
-    with""".split()
+_FUNCTION_WORD = re.compile(
+    "who|whom|whose|what|which|when|where|why|how|are|is|was|were|do|does|did|has|have|had|can|could|in|on|at|of|for|"
+    "from|to|by|the|a|an|and|or|both|between|among|during|after|before|if|it|he|she|they|that|this|name|would|will|with"
 )
 _EDGES = " ,.?!:;\"“”'’"
 _CAPITALISED = r"[^\W\d_a-z][\w'’.\-!]*"
-_INNER = "of the and de la le du des van von der den di da del al el to in for on a an et y with at from I".split()
-_SPAN = re.compile(
-    rf"{_CAPITALISED}(?:[ ,:&/()\d\-–]*(?:(?:{'|'.join(_INNER)})\s+)*(?:\d+\b|{_CAPITALISED})|\s*\([^)]*\))*"
-)
+_INNER = "of|the|and|de|la|le|du|des|van|von|der|den|di|da|del|al|el|to|in|for|on|a|an|et|y|with|at|from|I"
+_SPAN = re.compile(rf"{_CAPITALISED}(?:[ ,:&/()\d\-–]*(?:(?:{_INNER})\s+)*(?:\d+\b|{_CAPITALISED})|\s*\([^)]*\))*")
 _NO_NAMES = frozenset(["DATE", "TIME", "ORDINAL", "CARDINAL", "PERCENT", "QUANTITY", "MONEY"])
 
 
 def question_names(questions: Sequence[str]) -> dict[str, list[str]]:
-    """The names in each question, without a model: spaCy's entities, capitalised spans, quotations, halves of "A and B".
+    """The names in each question, without a model: spaCy's entities, capitalised spans, quotations, halves.
 
     They stand in for the peer's extraction by a chat model, and are generous: a name too many costs the peer
     little, since it takes the nearest entities of each and cuts the candidates afterwards.
@@ -183,12 +180,12 @@ def _names(doc: Any) -> list[str]:
     found += [_bare(match.group()) for match in _SPAN.finditer(_without_question_word(doc.text))]
     found += [_bare(quoted) for quoted in re.findall(r"[\"“]([^\"”]+)[\"”]", doc.text)]
     found += [_bare(half) for name in found if re.search(" (and|or) ", name) for half in re.split(" (?:and|or) ", name)]
-    return list(dict.fromkeys(name for name in found if len(name) > 1 and name.lower() not in _FUNCTION_WORDS))
+    return list(dict.fromkeys(name for name in found if len(name) > 1 and not _FUNCTION_WORD.fullmatch(name.lower())))
 
 
 def _bare(name: str) -> str:
     words = re.sub(r"['’]s$", "", name.strip(_EDGES)).split()
-    while words and words[0] in _FUNCTION_WORDS:  # in lower case only: "When the ..." may be a title
+    while words and _FUNCTION_WORD.fullmatch(words[0]):  # in lower case only: "When the ..." may be a title
         del words[0]
     bare = " ".join(words).strip(_EDGES)
     return bare + ")" * max(0, bare.count("(") - bare.count(")"))
@@ -196,7 +193,7 @@ def _bare(name: str) -> str:
 
 def _without_question_word(question: str) -> str:
     first = re.match(r"\W*(\w+)", question)
-    if first is None or first[1].lower() not in _FUNCTION_WORDS - {"the"}:
+    if first is None or first[1] in ("The", "the") or not _FUNCTION_WORD.fullmatch(first[1].lower()):
         return question
     return " " * first.end() + question[first.end() :]
 

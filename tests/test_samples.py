@@ -61,11 +61,13 @@ def test_languages_are_what_they_claim_to_be() -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.gold[-1])
 def test_gold_documents_exist_and_lead_to_one_another(question: Question) -> None:
+    """Directly, or by a name that is the title of a third document and stands in both."""
     assert len(question.gold) >= 2
     assert len(set(question.gold)) == len(question.gold)
     documents = [BY_ID[key] for key in question.gold]
     for one, next_one in pairwise(documents):
-        assert next_one.title in one.text or one.title in next_one.text
+        direct = next_one.title in one.text or one.title in next_one.text
+        assert direct or any(d.title in one.text and d.title in next_one.text for d in BY_ID.values())
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def explain(
     seeds: Seeds,
     positions: Ints,
     hits: Mapping[int, Hit],
+    *,
     selected: Sequence[Mapping[str, Any]],
     passages: Sequence[ScoredPassage],
 ) -> list[str]:

@@ -98,9 +98,7 @@ class LocalSelector:
         steps = [score for _, score in found] + [float(scores[n]) for n in rest]
         return Selection(places + rest, _falling(steps))
 
-    def _chain(
-        self, pool: Sequence[Candidate], scores: npt.NDArray[np.float64], limit: int
-    ) -> list[tuple[int, float]]:
+    def _chain(self, pool: Sequence[Candidate], scores: npt.NDArray[np.float64], limit: int) -> list[tuple[int, float]]:
         """Places in the pool, in the order in which they were chosen, with the score that each had then."""
         vectors = self._matrix(pool)
         repeated = np.zeros(len(pool))
@@ -174,9 +172,10 @@ def _numbers(lines: Sequence[Any], last: int) -> list[int]:
     """The numbers that lines begin with, as `[3] ...`, `3` or `{"id": 3}`; unknown and repeated ones are left out."""
     found: dict[int, None] = {}
     for line in lines:
+        text = str(line)
         if isinstance(line, dict):
-            line = next((line[key] for key in ("id", "number", "index") if key in line), "")
-        match = re.match(r"\s*\[?\s*(\d+)", str(line)) or re.search(r"\[(\d+)\]", str(line))
+            text = str(next((line[key] for key in ("id", "number", "index") if key in line), ""))
+        match = re.match(r"\s*\[?\s*(\d+)", text) or re.search(r"\[(\d+)\]", text)
         if match and 1 <= int(match.group(1)) <= last:
             found.setdefault(int(match.group(1)))
     return list(found)

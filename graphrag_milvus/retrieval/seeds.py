@@ -75,6 +75,7 @@ def find_seeds(
     names: Sequence[str],
     snapshot: Snapshot,
     resources: Resources,
+    *,
     filter: str,
 ) -> Seeds:
     """Seeds from the question's names and from the question as a whole.

@@ -71,7 +71,7 @@ class Subgraph:
             names = names_to_look_up(run.question, named_entities(run.question, snapshot))
             vectors = self._vectors(run.question, names)
         with run.watch.stage("seeds"):
-            seeds = find_seeds(run.question, vectors, names, snapshot, self.resources, run.filter)
+            seeds = find_seeds(run.question, vectors, names, snapshot, self.resources, filter=run.filter)
         with run.watch.stage("expand"):
             positions, mass = self._expand(snapshot, seeds, run.trace)
         with run.watch.stage("describe"):
@@ -83,7 +83,7 @@ class Subgraph:
             passages = self._passages(run, vectors[0], candidates, selection)
         with run.watch.stage("explain"):
             _tell(run.trace, seeds, candidates, selection, hits)
-            run.trace.path = explain(snapshot, seeds, positions, hits, run.trace.selected, passages)
+            run.trace.path = explain(snapshot, seeds, positions, hits, selected=run.trace.selected, passages=passages)
         return passages
 
     def _vectors(self, question: str, names: Sequence[str]) -> npt.NDArray[np.float32]:

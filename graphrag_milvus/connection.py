@@ -1,0 +1,99 @@
+"""Connections to Milvus: a server, or the embedded engine of a file."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+from pymilvus import MilvusClient, MilvusException
+
+from graphrag_milvus.errors import MissingDependencyError, SettingsError, StoreUnavailableError
+from graphrag_milvus.settings import MilvusSettings
+
+__all__ = ["about_a_filter", "connect", "first_line", "release"]
+
+_open_files: Counter[str] = Counter()
+
+
+def connect(settings: MilvusSettings) -> MilvusClient:
+    """A client of the server, or of the embedded engine, that the settings name.
+
+    Raises:
+        SettingsError: the URI is neither an address nor a file that can be one.
+        StoreUnavailableError: nobody answers, or the file is in use.
+    """
+    if not settings.embedded:
+        return _connect_server(settings)
+    path = _checked_file(settings.uri)
+    client = _open_file(path, settings)
+    _open_files[str(path.resolve())] += 1
+    return client
+
+
+def _checked_file(uri: str) -> Path:
+    """The file's path, its folder made; the name is one that both generations of the engine take."""
+    path = Path(uri).expanduser()
+    if path.suffix != ".db" or not re.fullmatch(r"[A-Za-z0-9._-]{1,36}", path.name):
+        raise SettingsError(
+            f"Milvus URI {uri!r} is neither http(s)://host:port nor a file of the embedded engine; such a file is "
+            f"called NAME.db, with ASCII letters, digits, '.', '_' and '-' and 36 characters at the most"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailableError(f"cannot make the folder of {uri!r}: {error}; choose another file") from error
+    return path
+
+
+def _open_file(path: Path, settings: MilvusSettings) -> MilvusClient:
+    deadline = time.monotonic() + settings.connect_timeout
+    while True:
+        try:
+            return MilvusClient(str(path), timeout=settings.timeout)
+        except MilvusException as error:
+            if "milvus-lite is required" in str(error):
+                raise MissingDependencyError("the embedded engine is missing; pip install milvus-lite") from None
+            # The engine of a process that was killed a moment ago may still hold the file.
+            if time.monotonic() > deadline:
+                raise StoreUnavailableError(
+                    f"cannot open {settings.uri!r}: another process has it open, or another generation of milvus-lite "
+                    f"or no Milvus at all wrote it ({first_line(error)}); close the other one, or choose another file"
+                ) from error
+            time.sleep(0.2)
+
+
+def _connect_server(settings: MilvusSettings) -> MilvusClient:
+    token = settings.token.get_secret_value() if settings.token else ""
+    try:
+        client = MilvusClient(settings.uri, token=token, db_name=settings.database, timeout=settings.connect_timeout)
+        client.list_collections(timeout=settings.connect_timeout)
+    except MilvusException as error:
+        raise StoreUnavailableError(
+            f"nobody answers as Milvus at {settings.uri} within {settings.connect_timeout:g} s "
+            f"({first_line(error)}); start the server, or set GRAPHRAG_MILVUS__URI to a file such as ./graphrag.db"
+        ) from error
+    return client
+
+
+def release(uri: str) -> None:
+    """Stop the embedded engine of a file that nobody in this process has open any more."""
+    path = str(Path(uri).expanduser().resolve())
+    _open_files[path] -= 1
+    if _open_files[path] > 0:
+        return
+    from milvus_lite.server_manager import server_manager_instance
+
+    server_manager_instance.release_server(path)
+
+
+def about_a_filter(error: MilvusException) -> bool:
+    """True where a filter could not be understood: servers speak of an expr, one embedded engine of a column."""
+    return re.search(r"\bexpr|expression|at column \d+", str(error), re.IGNORECASE) is not None
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong, without the frames and codes around it."""
+    message = getattr(error, "message", "") or str(error)
+    return message.strip().splitlines()[0][:300] if message.strip() else type(error).__name__
