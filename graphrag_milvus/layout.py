@@ -84,7 +84,7 @@ OWNERS: dict[Collection, str] = {"documents": "doc_id", "passages": "doc", "enti
 
 def make_schema(collection: Collection, dimension: int, *, bm25: bool) -> CollectionSchema:
     """The schema of a collection; with `bm25`, the engine ranks the words of `text` too."""
-    schema = MilvusClient.createmake_schema(auto_id=False, enable_dynamic_field=False)
+    schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
     schema.add_field("id", DataType.INT64, is_primary=True)
     for name, kind, length in FIELDS[collection]:
         options: dict[str, Any] = {"max_length": length} if kind == _TEXT else {}
