@@ -23,8 +23,10 @@ __all__ = [
     "Collection",
     "blank_row",
     "check_row",
+    "loaded",
     "make_schema",
     "slug",
+    "stored",
 ]
 
 Collection = Literal["documents", "passages", "entities", "relations"]
@@ -78,6 +80,7 @@ SCALAR_INDEXES: dict[Collection, tuple[str, ...]] = {
     "entities": (),
     "relations": ("doc", "passage_id"),
 }
+_LISTS = ("entity_ids", "names")
 OWNERS: dict[Collection, str] = {"documents": "doc_id", "passages": "doc", "entities": "name", "relations": "doc"}
 """The field that says whose content an id stands for; two values of it for one id are a collision."""
 
@@ -103,6 +106,16 @@ def make_schema(collection: Collection, dimension: int, *, bm25: bool) -> Collec
             )
         )
     return schema
+
+
+def stored(collection: Collection, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as it goes to Milvus: a list stands inside an object, since older servers take nothing else as JSON."""
+    return {**row, **{name: {"items": list(row[name])} for name in _LISTS if collection == "relations"}}
+
+
+def loaded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as it was before `stored`."""
+    return {**row, **{name: list(row[name]["items"]) for name in _LISTS if name in row}}
 
 
 def blank_row(collection: Collection) -> dict[str, Any]:

@@ -31,8 +31,10 @@ from graphrag_milvus.layout import (
     Collection,
     blank_row,
     check_row,
+    loaded,
     make_schema,
     slug,
+    stored,
 )
 from graphrag_milvus.settings import MilvusSettings
 
@@ -219,7 +221,7 @@ class MilvusStore:
                 collection,
                 lambda name, part=chunk: self.client.query(name, ids=part, output_fields=["id", *fields]),
             )
-            found.update((int(row["id"]), dict(row)) for row in rows)
+            found.update((int(row["id"]), loaded(row)) for row in rows)
         return found
 
     def query(self, collection: Collection, filter: str, fields: Sequence[str]) -> list[dict[str, Any]]:
@@ -242,7 +244,7 @@ class MilvusStore:
         )
         try:
             while rows := self._request("iterate", collection, lambda _: iterator.next()):
-                yield from (row for row in rows if collection != "documents" or int(row["id"]) != _META_ID)
+                yield from (loaded(row) for row in rows if collection != "documents" or int(row["id"]) != _META_ID)
         finally:
             iterator.close()
 
@@ -426,7 +428,7 @@ class MilvusStore:
             if batch and (len(batch) >= self.settings.batch_size or size + row_bytes > _UPSERT_BYTES):
                 yield batch
                 batch, size = [], 0
-            batch.append(row)
+            batch.append(stored(collection, row))
             size += row_bytes
         if batch:
             yield batch
@@ -452,7 +454,7 @@ def _check_limit(limit: int) -> None:
 
 def _hits(found: Iterable[Mapping[str, Any]], score: Callable[[float], float] = float) -> list[Hit]:
     """Hits in a fixed order: equal scores are ordered by id, so that every run gives the same."""
-    hits = [Hit(int(h["id"]), score(h["distance"]), h.get("entity", {})) for h in found]
+    hits = [Hit(int(h["id"]), score(h["distance"]), loaded(h.get("entity", {}))) for h in found]
     return sorted(hits, key=lambda hit: (-hit.score, hit.id))
 
 

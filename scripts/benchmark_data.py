@@ -278,8 +278,17 @@ class PrecomputedEmbeddings(Embeddings):
 
 
 def memory_mb() -> tuple[float, float]:
-    """Highest resident memory so far, MiB: of this process, and of the embedded engine that it started (Linux)."""
+    """Highest resident memory so far, MiB: of this process, and of the embedded engine that it started.
+
+    Of the engine on Linux only. There the process's own is read from /proc too: what getrusage tells begins with
+    that of the process that started this one.
+    """
+    if not Path("/proc/self/status").is_file():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10), 0.0
     children = [c for task in Path("/proc/self/task").glob("*/children") for c in task.read_text().split()]
-    marks = [re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{child}/status").read_text()) for child in children]
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
-    return own / 1024, sum(int(mark[1]) for mark in marks if mark) / 1024
+    return _peak_mb("self"), sum(map(_peak_mb, children))
+
+
+def _peak_mb(process: str) -> float:
+    mark = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
+    return int(mark[1]) / 1024 if mark else 0.0

