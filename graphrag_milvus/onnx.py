@@ -8,6 +8,9 @@ import logging
 import mmap
 import os
 import threading
+import unicodedata
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,6 +40,7 @@ _MAX_TOKENS = 256
 # Characters that are looked at for one token that is kept. English has 4 to 5, so nothing that the model would
 # have seen is lost, but 2 MB of text need 4 ms and not 3 s in the tokenizer.
 _CHARACTERS_PER_TOKEN = 40
+_MOST_HASHED = 4_096  # characters of a text that are hashed where the model does not read it
 _BLOCK = 4_096  # texts that are tokenised, sorted by length and in memory as tokens at once
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -74,6 +78,10 @@ class LocalEmbeddings(Embeddings):
 
     A text beyond `max_tokens` counts with its beginning; the first such text is logged as a warning. An
     empty text has a vector too. Threads may share an instance; the model is loaded at the first use.
+
+    To the default model, which learned from English, most Chinese and Thai words are one and the same unknown
+    token, and texts of them would all be near one another. By the share of such tokens a vector is made of
+    the text's characters instead, so that texts with the same names and words are near.
 
     Raises, in everything that needs the model:
         MissingDependencyError: the extra `local` is not installed.
@@ -122,9 +130,13 @@ class LocalEmbeddings(Embeddings):
         model = self._load()
         vectors = np.empty((len(texts), model.dimension), dtype=np.float32)
         for start in range(0, len(texts), _BLOCK):
-            rows = self._tokens(model, texts[start : start + _BLOCK])
+            block = texts[start : start + _BLOCK]
+            rows = self._tokens(model, block)
             for places, found in self._passes(model, rows):
-                vectors[start + places] = found
+                vectors[start + places] = [
+                    _mixed(vector, block[place], model.unread(rows[place]))
+                    for place, vector in zip(places.tolist(), found, strict=True)
+                ]
                 if progress is not None:
                     progress(len(places))
         return vectors
@@ -298,7 +310,11 @@ def _refuse_dense(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model in memory. `inputs` are the graph's, with the type of each; `alone` is one text in each pass."""
+    """A model in memory.
+
+    `inputs` are the graph's, with the type of each; `marks` is how many tokens of its own the tokenizer adds;
+    `alone` is one text in each pass.
+    """
 
     session: Any
     tokenizer: Tokenizer
@@ -307,6 +323,8 @@ class _Model:
     pooling: str
     max_tokens: int
     pad_id: int
+    unknown_id: int | None
+    marks: int
     alone: bool
 
     @property
@@ -324,6 +342,10 @@ class _Model:
         cut = [_encodable(text if len(text) <= most else text.lstrip()[:most]) for text in texts]
         return self.tokenizer.encode_batch_fast(cut) if len(cut) > 1 else [self.tokenizer.encode(cut[0])]
 
+    def unread(self, row: Sequence[int]) -> float:
+        """The share of a text's tokens that the model does not know, from 0 to 1."""
+        return row.count(self.unknown_id) / max(1, len(row) - self.marks) if self.unknown_id is not None else 0.0
+
     def vectors(self, rows: Sequence[Sequence[int]]) -> Vectors:
         ids = np.full((len(rows), max(map(len, rows))), self.pad_id, dtype=np.int64)
         mask = np.zeros_like(ids)
@@ -339,6 +361,30 @@ class _Model:
 def _encodable(text: str) -> str:
     """Without lone surrogates, which no tokenizer takes."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _mixed(vector: Vectors, text: str, unread: float) -> Vectors:
+    """A unit vector of which `unread` comes from the text's characters and the rest is `vector`."""
+    if not unread:
+        return vector
+    share = min(unread, 1.0)
+    mixed: Vectors = unit_rows(((1.0 - share) * vector + share * _hashed(text, len(vector)))[None])[0]
+    return mixed
+
+
+def _hashed(text: str, dimension: int) -> Vectors:
+    """One, two and three characters in a row, as a unit vector by feature hashing with signs [Weinberger, 2009, ICML].
+
+    A feature counts by the square root of how often it stands there.
+    """
+    run = "".join(c if c.isalnum() else " " for c in unicodedata.normalize("NFKC", text[:_MOST_HASHED]).casefold())
+    grams = Counter(run[n : n + size] for size in (1, 2, 3) for n in range(len(run) + 1 - size))
+    vector = np.zeros(dimension)
+    for gram, count in grams.items():
+        if " " not in gram:
+            hashed = zlib.crc32(gram.encode("utf-8", "replace"))
+            vector[(hashed >> 1) % dimension] += count**0.5 * (1 if hashed & 1 else -1)
+    return unit_rows(vector[None])[0]
 
 
 def _pooled(states: Vectors, mask: npt.NDArray[np.int64], pooling: str) -> Vectors:
@@ -366,7 +412,16 @@ def _loaded(files: _Files, threads: int) -> _Model:
     output = _output(session, files)
     inputs = _inputs(session, files)
     return _Model(
-        session, tokenizer, inputs, output, files.pooling, files.max_tokens, pad_id, _quantises_activations(files)
+        session,
+        tokenizer,
+        inputs,
+        output,
+        files.pooling,
+        files.max_tokens,
+        pad_id,
+        tokenizer.token_to_id("[UNK]"),
+        tokenizer.num_special_tokens_to_add(False),
+        _quantises_activations(files),
     )
 
 

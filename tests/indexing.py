@@ -21,6 +21,7 @@ from graphrag_milvus import GraphRAG
 from graphrag_milvus.builder.pipeline import Pipeline
 from graphrag_milvus.builder.vectorizer import Vectorizer
 from graphrag_milvus.embeddings import Embedder
+from graphrag_milvus.layout import FIELDS
 from graphrag_milvus.settings import MilvusSettings
 from graphrag_milvus.store import COLLECTIONS, Collection, MilvusStore
 from graphrag_milvus.testing import HashingEmbeddings
@@ -124,12 +125,15 @@ class Workspaces:
 
 def rows(store: MilvusStore) -> dict[str, list[dict[str, Any]]]:
     """Every row of the four collections in the order of ids, vectors included; without `indexed_at`."""
-    return {c: [_comparable(row) for row in store.query(c, "", ["*"])] for c in COLLECTIONS}
+    return {c: [_comparable(row) for row in store.query(c, "", _fields(c))] for c in COLLECTIONS}
+
+
+def _fields(collection: Collection) -> list[str]:
+    return [*(name for name, _, _ in FIELDS[collection] if name != "indexed_at"), "vector"]
 
 
 def _comparable(row: Mapping[str, Any]) -> dict[str, Any]:
-    values = {name: value for name, value in row.items() if name not in ("indexed_at", "sparse")}
-    return {**values, "vector": [float(x) for x in row["vector"]]}
+    return {**row, "vector": [float(x) for x in row["vector"]]}
 
 
 def ids(store: MilvusStore, collection: Collection) -> set[int]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_milvus.layout import FIELDS
 from graphrag_milvus.store import Collection, MilvusStore
 from graphrag_milvus.types import Document, Entity, Passage, Relation, content_id
 
@@ -149,7 +150,7 @@ class Writer:
 
     def _rewrite(self, collection: Collection, changes: Mapping[int, Mapping[str, Any]]) -> None:
         """Give rows, by id, some new values; the others, the vector too, stay."""
-        rows = self.store.get(collection, list(changes), ["*"])
+        rows = self.store.get(collection, list(changes), [*(name for name, _, _ in FIELDS[collection]), "vector"])
         self.store.upsert(collection, ({**_plain(row), **changes[i]} for i, row in rows.items()))
 
     def _means(self, keys: Sequence[int]) -> dict[int, npt.NDArray[np.float32]]:
@@ -247,12 +248,8 @@ def _passage_row(passage: Passage, vector: Any, recipe: str, relations: int) -> 
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as it can be written again: without the words' vector, which the engine makes itself."""
-    return {
-        name: np.asarray(value, dtype=np.float32) if name == "vector" else value
-        for name, value in row.items()
-        if name != "sparse"
-    }
+    """A row as it can be written again."""
+    return {**row, "vector": np.asarray(row["vector"], dtype=np.float32)}
 
 
 def _mean(vectors: Sequence[Any]) -> npt.NDArray[np.float32]:

@@ -72,6 +72,9 @@ def check_question(question: str, k: int, filter: str) -> None:
         raise InputError("the question is empty; ask something")
     if not 0 <= k <= WINDOW:
         raise InputError(f"top-k is {k}; it must be from 0 to {WINDOW:,} (Milvus's window)")
+    for name, text in (("question", question), ("filter", filter)):
+        if not _is_unicode(text):
+            raise InputError(f"the {name} {text!r:.80} has half a surrogate pair, which no UTF-8 can hold")
     if not _closed(filter):
         raise InputError(f"the filter {filter!r} closes a bracket or a quote that it did not open")
 
@@ -97,6 +100,10 @@ def finish(trace: Trace, watch: Stopwatch, question: str, passages: Sequence[Sco
     """The retrieval with its trace closed."""
     trace.timings_ms = {**watch.timings_ms, "total": round(sum(watch.timings_ms.values()), 3)}
     return Retrieval(question, trace.method, list(passages), trace)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _closed(filter: str) -> bool:

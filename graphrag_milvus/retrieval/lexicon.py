@@ -83,7 +83,7 @@ class Lexicon:
 
     def add(self, name: str, entity_id: int) -> None:
         """Know `name`, in one of its spellings, as the entity."""
-        if name[:1] == name[:1].lower() and name[:1].isalpha():
+        if unicodedata.normalize("NFKC", name).strip()[:1].islower():
             self._lower.add(entity_id)
         if entity_id in self._known:
             return
@@ -122,6 +122,9 @@ class Lexicon:
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    for match in _TOKEN.finditer(text):
-        folded = unicodedata.normalize("NFKC", match.group().casefold())
-        yield _Token(folded, match.start(), match.end())
+    """Tokens of an NFKC text, found in its folded form: folding makes letters of marks, and two letters of one."""
+    folded = text.casefold()
+    places = range(len(text)) if len(folded) == len(text) else [n for n, c in enumerate(text) for _ in c.casefold()]
+    for match in _TOKEN.finditer(folded):
+        token = unicodedata.normalize("NFKC", match.group())
+        yield _Token(token, places[match.start()], places[match.end() - 1] + 1)

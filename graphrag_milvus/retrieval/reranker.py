@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from graphrag_milvus import prompts
 from graphrag_milvus.errors import ModelError
@@ -25,6 +25,8 @@ CONTINUATION_WEIGHT = 2.0
 """How much it adds to lead on from what was chosen; from 1 to 3 Recall@2 stays within half a point."""
 POOL = 100
 """Candidates that are compared with one another: their vectors are fetched, which takes about 4 ms."""
+
+_BRACKET = re.compile(r"\[\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)\s*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +128,27 @@ class LocalSelector:
 
 
 class _Reply(BaseModel):
-    """What the model is asked for; a list that is null, or of numbers, is understood."""
+    """What the model is asked for; a list that is null, of numbers, or without its name is understood."""
 
     model_config = ConfigDict(extra="ignore")
 
-    thought_process: str | None = Field(default="", validation_alias=AliasChoices("thought_process", "thoughts"))
+    thought_process: Any = Field(default="", validation_alias=AliasChoices("thought_process", "thoughts"))
     useful_relationships: list[Any] | None = Field(
         validation_alias=AliasChoices("useful_relationships", "useful_relations", "relationships")
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        # [1] alone is more likely a citation in prose than the whole selection.
+        bare = isinstance(value, list) and (len(value) > 1 or any(isinstance(line, str) for line in value))
+        return {"useful_relationships": value} if bare else value
+
+    @property
+    def reasons(self) -> str:
+        """The model's reasons as text; some give a list of steps."""
+        thoughts = self.thought_process
+        return "\n".join(map(str, thoughts)) if isinstance(thoughts, list) else str(thoughts or "").strip()
 
 
 @dataclass(frozen=True)
@@ -150,16 +165,16 @@ class ModelSelector:
         """At most `limit` places in the model's order."""
         if not candidates:
             return Selection([], [])
-        lines = [f"[{n}] {c.text}" for n, c in enumerate(candidates, start=1)]
+        texts = [" ".join(c.text.split()) for c in candidates]  # a line break would begin a line of its own number
+        lines = [f"[{n}] {text}" for n, text in enumerate(texts, start=1)]
         try:
             reply = self.llm.structured(prompts.select_relations(question, lines, limit), _Reply)
         except ModelError as error:
             return self._instead(question, candidates, limit, f"the model could not select relations: {error}")
-        reasons = (reply.thought_process or "").strip()
-        places = [n - 1 for n in _numbers(reply.useful_relationships or [], len(candidates))][:limit]
+        places = [n - 1 for n in _numbers(reply.useful_relationships or [], texts)][:limit]
         if not places:
-            return self._instead(question, candidates, limit, "the model selected no relation", reasons)
-        return Selection(places, [1.0 / rank for rank in range(1, len(places) + 1)], reasons)
+            return self._instead(question, candidates, limit, "the model selected no relation", reply.reasons)
+        return Selection(places, [1.0 / rank for rank in range(1, len(places) + 1)], reply.reasons)
 
     def _instead(
         self, question: str, candidates: Sequence[Candidate], limit: int, why: str, reasons: str = ""
@@ -168,17 +183,22 @@ class ModelSelector:
         return Selection(local.places, local.scores, reasons, [f"{why}; the local ranking was used"])
 
 
-def _numbers(lines: Sequence[Any], last: int) -> list[int]:
-    """The numbers that lines begin with, as `[3] ...`, `3` or `{"id": 3}`; unknown and repeated ones are left out."""
-    found: dict[int, None] = {}
-    for line in lines:
-        text = str(line)
-        if isinstance(line, dict):
-            text = str(next((line[key] for key in ("id", "number", "index") if key in line), ""))
-        match = re.match(r"\s*\[?\s*(\d+)", text) or re.search(r"\[(\d+)\]", text)
-        if match and 1 <= int(match.group(1)) <= last:
-            found.setdefault(int(match.group(1)))
-    return list(found)
+def _numbers(lines: Sequence[Any], texts: Sequence[str]) -> list[int]:
+    """Numbers of the texts that lines name, each once; a line that names none that exists is left out."""
+    known = {text.casefold(): n for n, text in reversed(list(enumerate(texts, start=1)))}
+    found = (n for line in lines for n in _numbers_of(line, known))
+    return list(dict.fromkeys(n for n in found if 1 <= n <= len(texts)))
+
+
+def _numbers_of(line: Any, known: Mapping[str, int]) -> list[int]:
+    """What one line names: `[3] text`, `[3, 5]`, `3`, `{"id": 3}`, or the text of a relation without its number."""
+    if isinstance(line, Mapping):
+        line = next((line[key] for key in ("id", "number", "index", "text") if key in line), "")
+    said = " ".join(str(line).split())
+    if said.casefold() in known:
+        return [known[said.casefold()]]
+    match = _BRACKET.match(said) or re.match(r"\[?\s*(\d{1,9})(?!\d)", said) or _BRACKET.search(said)
+    return [int(n) for n in re.findall(r"\d+", match.group(1))] if match else []
 
 
 def _passage_mass(candidates: Sequence[Candidate]) -> npt.NDArray[np.float64]:

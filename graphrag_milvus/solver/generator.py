@@ -19,7 +19,7 @@ __all__ = ["Generator"]
 
 NOTHING = "Nothing in the workspace answers this; index documents about it first."
 
-_CITATION = re.compile(r"\[(\d+(?:\s*[,;]\s*\d+)*)\]")
+_CITATION = re.compile(r"\[(\d{1,5}(?:\s*[,;]\s*\d{1,5})*)\]")
 _WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]")
 _SENTENCES = 3
 _SELECTED = 0.3
@@ -41,11 +41,11 @@ class Generator:
             return _answer(retrieval, NOTHING, [], 0.0, extractive=True)
         if self.llm is None:
             return self._extract(retrieval)
-        try:
-            with self.llm.meter() as meter:
+        with self.llm.meter() as meter:
+            try:
                 text = self.llm.complete(_conversation(retrieval))
-        except ModelError as error:
-            return self._instead(retrieval, error)
+            except ModelError as error:
+                return self._instead(retrieval, error, meter.usage)
         return self._written(retrieval, text, meter.usage)
 
     def stream(self, retrieval: Retrieval) -> Iterator[str | Answer]:
@@ -56,20 +56,21 @@ class Generator:
             yield answer
             return
         pieces: list[str] = []
+        with self.llm.meter() as meter:
+            flow = self.llm.stream(_conversation(retrieval))
         try:
-            with self.llm.meter() as meter:
-                flow = self.llm.stream(_conversation(retrieval))
             for piece in flow:
                 pieces.append(piece)
                 yield piece
+            answer = self._written(retrieval, "".join(pieces), meter.usage)
         except ModelError as error:
-            answer = self._instead(retrieval, error)
+            answer = self._instead(retrieval, error, meter.usage)
+        if answer.extractive:
             yield ("\n\n" if pieces else "") + answer.text
-            yield answer
-            return
-        yield self._written(retrieval, "".join(pieces), meter.usage)
+        yield answer
 
-    def _instead(self, retrieval: Retrieval, error: ModelError) -> Answer:
+    def _instead(self, retrieval: Retrieval, error: ModelError, usage: Usage) -> Answer:
+        retrieval.trace.usage += usage
         retrieval.trace.notes.append(f"the model could not answer: {error}; the answer is extractive")
         return self._extract(retrieval)
 
@@ -78,7 +79,9 @@ class Generator:
         if not text.strip():
             retrieval.trace.notes.append("the model answered with nothing; the answer is extractive")
             return self._extract(retrieval)
-        cited = _cited(text, len(retrieval.passages))
+        cited, unknown = _cited(text, len(retrieval.passages))
+        if unknown:
+            retrieval.trace.notes.append(f"the model cited {unknown}, and there is no such passage")
         if not cited:
             cited = _supporting(text, retrieval.passages)
             retrieval.trace.notes.append("the model cited no passage; those that share most words are named")
@@ -129,10 +132,10 @@ def _answer(retrieval: Retrieval, text: str, citations: list[str], confidence: f
     )
 
 
-def _cited(text: str, last: int) -> list[int]:
-    """Places of the passages that a text cites as [1] or [1, 3], in order; numbers that do not exist are left out."""
-    numbers = (int(n) for group in _CITATION.findall(text) for n in re.findall(r"\d+", group))
-    return list(dict.fromkeys(n - 1 for n in numbers if 1 <= n <= last))
+def _cited(text: str, last: int) -> tuple[list[int], list[int]]:
+    """Places of the passages that a text cites as [1] or [1, 3], in order, and the numbers that do not exist."""
+    numbers = dict.fromkeys(int(n) for group in _CITATION.findall(text) for n in re.findall(r"\d+", group))
+    return [n - 1 for n in numbers if 1 <= n <= last], [n for n in numbers if not 1 <= n <= last]
 
 
 def _words(text: str) -> set[str]:
