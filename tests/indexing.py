@@ -28,6 +28,7 @@ from graphrag_milvus.testing import HashingEmbeddings
 from graphrag_milvus.types import Document, ExtractedRelation, Extraction, IndexReport, Passage
 
 DIMENSION = 16
+SERVER = os.environ.get("GRAPHRAG_TEST_URI", "")
 
 _NAME = re.compile(r"[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 _SENTENCE = re.compile(r"(?<=\.)\s+")
@@ -91,8 +92,7 @@ class Workspaces:
     """
 
     def __init__(self, folder: Path) -> None:
-        server = os.environ.get("GRAPHRAG_TEST_URI", "")
-        self.settings = MilvusSettings(uri=server or str(folder / "shared.db"))
+        self.settings = MilvusSettings(uri=SERVER or str(folder / "shared.db"))
         self._name = f"w{uuid.uuid4().hex[:8]}_"
         self._made: list[MilvusStore] = []
         self._free: list[MilvusStore] = []
@@ -226,4 +226,5 @@ def main(log: str, seconds: str) -> Iterator[str]:
 
 if __name__ == "__main__":
     for line in main(*sys.argv[1:]):
-        print(line, flush=True)
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

@@ -67,6 +67,7 @@ def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
         for relation in seeds.relation_positions:
             if int(relation) in rank:
                 _visit(parents, queue, int(relation), -1, -1)
+    done = {int(entity) for entity in seeds.entity_positions}
     late = deque(int(r) for r in seeds.relation_positions if int(r) in rank)
     while queue or late:
         if not queue:  # what only the question as a whole leads to
@@ -74,6 +75,9 @@ def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
             continue
         here = queue.popleft()
         for entity in part[rank[here]].indices:
+            if entity in done:  # a hub stands in many relations, and its relations are all there after the first
+                continue
+            done.add(int(entity))
             for n in np.sort(by_entity.indices[by_entity.indptr[entity] : by_entity.indptr[entity + 1]]):
                 _visit(parents, queue, int(positions[n]), here, int(entity))
     return parents

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from graphrag_milvus.names import candidate_names
 from graphrag_milvus.retrieval.base import Resources
+from graphrag_milvus.retrieval.lexicon import tokenize
 from graphrag_milvus.retrieval.snapshot import Snapshot
 from graphrag_milvus.store import WINDOW, Hit
 from graphrag_milvus.types import entity_id, normalize_name
@@ -62,16 +63,21 @@ def named_entities(question: str, snapshot: Snapshot) -> dict[int, str]:
 
 def names_to_look_up(question: str, named: dict[int, str]) -> list[str]:
     """Names that a search by vector may add to: unknown ones, and single words that may stand for a longer name."""
-    spans = " ".join(normalize_name(text) for text in named.values())
+    spans = "\n".join(map(_spaced, named.values()))
     names = []
     for name in candidate_names(question):
         known = entity_id(name) in named
         if known and " " in name:
             continue
-        if not known and normalize_name(name) in spans:
+        if not known and _spaced(name) in spans:
             continue  # part of a longer name that is known
         names.append(name)
     return names
+
+
+def _spaced(text: str) -> str:
+    """Tokens between spaces, so that one text is part of another only by whole words."""
+    return f" {' '.join(tokenize(text))} "
 
 
 def find_seeds(

@@ -19,7 +19,7 @@ __all__ = ["Generator"]
 
 NOTHING = "Nothing in the workspace answers this; index documents about it first."
 
-_CITATION = re.compile(r"\[(\d{1,5}(?:\s*[,;]\s*\d{1,5})*)\]")
+_CITATION = re.compile(r"\[\s*(\d{1,5}(?:\s*[,;]\s*\d{1,5})*)\s*\]")
 _WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]")
 _SENTENCES = 3
 _SELECTED = 0.3
