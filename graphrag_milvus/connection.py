@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import BaseFileLock, FileLock, Timeout
 from pymilvus import MilvusClient, MilvusException
 
 from graphrag_milvus.errors import MissingDependencyError, SettingsError, StoreUnavailableError
@@ -14,7 +19,9 @@ from graphrag_milvus.settings import MilvusSettings
 
 __all__ = ["about_a_filter", "connect", "first_line", "release"]
 
-_open_files: Counter[str] = Counter()
+_guard = threading.Lock()
+_owned: dict[str, BaseFileLock] = {}
+_users: Counter[str] = Counter()
 
 
 def connect(settings: MilvusSettings) -> MilvusClient:
@@ -27,9 +34,42 @@ def connect(settings: MilvusSettings) -> MilvusClient:
     if not settings.embedded:
         return _connect_server(settings)
     path = _checked_file(settings.uri)
-    client = _open_file(path, settings)
-    _open_files[str(path.resolve())] += 1
-    return client
+    with _guard:
+        _own(path, settings)
+        try:
+            return _open_file(path, settings)
+        except BaseException:
+            _disown(str(path.resolve()))
+            raise
+
+
+def _own(path: Path, settings: MilvusSettings) -> None:
+    """Lock the file for this process, or count one more user of it.
+
+    The engine has a lock of its own, but an attempt that it refuses removes that lock's file, and the next
+    attempt would start a second engine on the same data.
+    """
+    key = str(path.resolve())
+    if key not in _owned:
+        lock = FileLock(f"{key}.lock", timeout=settings.connect_timeout)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise StoreUnavailableError(
+                f"cannot open {settings.uri!r}: another process has it open, and an embedded database takes one at a "
+                f"time; end the other process, or start a Milvus server and name its address"
+            ) from None
+        except OSError as error:
+            raise StoreUnavailableError(f"cannot lock {settings.uri!r}: {error}; choose another file") from error
+        _owned[key] = lock
+    _users[key] += 1
+
+
+def _disown(key: str) -> None:
+    """One user less; after the last one the file is free for other processes."""
+    _users[key] -= 1
+    if _users[key] <= 0:
+        _owned.pop(key).release()
 
 
 def _checked_file(uri: str) -> Path:
@@ -51,17 +91,29 @@ def _open_file(path: Path, settings: MilvusSettings) -> MilvusClient:
     deadline = time.monotonic() + settings.connect_timeout
     while True:
         try:
-            return MilvusClient(str(path), timeout=settings.timeout)
+            with _quiet():
+                return MilvusClient(str(path), timeout=settings.timeout)
         except MilvusException as error:
             if "milvus-lite is required" in str(error):
                 raise MissingDependencyError("the embedded engine is missing; pip install milvus-lite") from None
-            # The engine of a process that was killed a moment ago may still hold the file.
+            # The engine of a process that was killed a moment ago may not have ended yet.
             if time.monotonic() > deadline:
                 raise StoreUnavailableError(
-                    f"cannot open {settings.uri!r}: another process has it open, or another generation of milvus-lite "
-                    f"or no Milvus at all wrote it ({first_line(error)}); close the other one, or choose another file"
+                    f"cannot open {settings.uri!r}: it was written by another generation of milvus-lite, or by "
+                    f"something else ({first_line(error)}); choose another file"
                 ) from error
             time.sleep(0.2)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the engine from logging, on the root logger, the failure that is raised here in our own words."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _connect_server(settings: MilvusSettings) -> MilvusClient:
@@ -79,13 +131,13 @@ def _connect_server(settings: MilvusSettings) -> MilvusClient:
 
 def release(uri: str) -> None:
     """Stop the embedded engine of a file that nobody in this process has open any more."""
-    path = str(Path(uri).expanduser().resolve())
-    _open_files[path] -= 1
-    if _open_files[path] > 0:
-        return
     from milvus_lite.server_manager import server_manager_instance
 
-    server_manager_instance.release_server(path)
+    key = str(Path(uri).expanduser().resolve())
+    with _guard:
+        if _users[key] == 1:
+            server_manager_instance.release_server(key)
+        _disown(key)
 
 
 def about_a_filter(error: MilvusException) -> bool:

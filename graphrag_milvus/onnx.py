@@ -365,26 +365,30 @@ def _encodable(text: str) -> str:
 
 def _mixed(vector: Vectors, text: str, unread: float) -> Vectors:
     """A unit vector of which `unread` comes from the text's characters and the rest is `vector`."""
-    if not unread:
+    characters = _hashed(text, len(vector)) if unread else np.zeros_like(vector)
+    if not characters.any():
         return vector
     share = min(unread, 1.0)
-    mixed: Vectors = unit_rows(((1.0 - share) * vector + share * _hashed(text, len(vector)))[None])[0]
+    mixed: Vectors = unit_rows(((1.0 - share) * vector + share * characters)[None])[0]
     return mixed
 
 
 def _hashed(text: str, dimension: int) -> Vectors:
     """One, two and three characters in a row, as a unit vector by feature hashing with signs [Weinberger, 2009, ICML].
 
-    A feature counts by the square root of how often it stands there.
+    A feature counts by the square root of how often it stands there; white space and punctuation part features.
+    A text of nothing else is all zeros.
     """
-    run = "".join(c if c.isalnum() else " " for c in unicodedata.normalize("NFKC", text[:_MOST_HASHED]).casefold())
+    folded = unicodedata.normalize("NFKC", text[:_MOST_HASHED]).casefold()
+    run = "".join(" " if unicodedata.category(c)[0] in "PZC" else c for c in folded)
     grams = Counter(run[n : n + size] for size in (1, 2, 3) for n in range(len(run) + 1 - size))
     vector = np.zeros(dimension)
     for gram, count in grams.items():
         if " " not in gram:
             hashed = zlib.crc32(gram.encode("utf-8", "replace"))
             vector[(hashed >> 1) % dimension] += count**0.5 * (1 if hashed & 1 else -1)
-    return unit_rows(vector[None])[0]
+    unit: Vectors = unit_rows(vector[None])[0]
+    return unit
 
 
 def _pooled(states: Vectors, mask: npt.NDArray[np.int64], pooling: str) -> Vectors:

@@ -43,6 +43,7 @@ __all__ = ["COLLECTIONS", "MAX_BYTES", "MAX_ID_BYTES", "WINDOW", "Collection", "
 
 _UPSERT_BYTES = 8 << 20
 _META_ID = 0
+_UNSEEN = 5.0  # seconds; a server's clock ticks five times in one
 _FORMAT = 1
 
 
@@ -206,10 +207,10 @@ class MilvusStore:
         if not self._has(collection):
             return
         if ids is None:
-            self._request("delete", collection, lambda name: self.client.delete(name, filter=filter))
+            self._delete(collection, filter=filter)
             return
         for chunk in _chunks(list(ids), 1_000):
-            self._request("delete", collection, lambda name, part=chunk: self.client.delete(name, ids=part))
+            self._delete(collection, ids=chunk)
 
     def get(self, collection: Collection, ids: Sequence[int], fields: Sequence[str]) -> dict[int, dict[str, Any]]:
         """Rows by id; ids that are not there are left out."""
@@ -220,7 +221,9 @@ class MilvusStore:
             rows = self._request(
                 "get",
                 collection,
-                lambda name, part=chunk: self.client.query(name, ids=part, output_fields=["id", *fields]),
+                lambda name, part=chunk: self.client.query(
+                    name, ids=part, output_fields=["id", *fields], **self._consistency(collection)
+                ),
             )
             found.update((int(row["id"]), loaded(row)) for row in rows)
         return found
@@ -240,7 +243,11 @@ class MilvusStore:
             "iterate",
             collection,
             lambda name: self.client.query_iterator(
-                name, batch_size=batch_size, filter=filter, output_fields=["id", *fields]
+                name,
+                batch_size=batch_size,
+                filter=filter,
+                output_fields=["id", *fields],
+                **self._consistency(collection),
             ),
         )
         try:
@@ -256,7 +263,11 @@ class MilvusStore:
         if collection == "documents":
             filter = f"({filter}) and id != {_META_ID}" if filter else f"id != {_META_ID}"
         rows = self._request(
-            "count", collection, lambda name: self.client.query(name, filter=filter, output_fields=["count(*)"])
+            "count",
+            collection,
+            lambda name: self.client.query(
+                name, filter=filter, output_fields=["count(*)"], **self._consistency(collection)
+            ),
         )
         return int(rows[0]["count(*)"])
 
@@ -297,6 +308,7 @@ class MilvusStore:
                 limit=limit,
                 filter=filter,
                 output_fields=list(fields),
+                **self._consistency(collection),
             ),
         )
         return [_hits(hits) for hits in found]
@@ -321,7 +333,13 @@ class MilvusStore:
             "search",
             "passages",
             lambda name: self.client.search(
-                name, data=[text], anns_field="sparse", limit=limit, filter=filter, output_fields=list(fields)
+                name,
+                data=[text],
+                anns_field="sparse",
+                limit=limit,
+                filter=filter,
+                output_fields=list(fields),
+                **self._consistency("passages"),
             ),
         )
         return _hits(found[0], score=abs)  # one embedded engine gives BM25 scores below zero
@@ -345,6 +363,19 @@ class MilvusStore:
     @cached_property
     def _present(self) -> set[str]:
         return set()
+
+    @cached_property
+    def _deleted_at(self) -> dict[str, float]:
+        return {}
+
+    def _delete(self, collection: Collection, **which: Any) -> None:
+        self._deleted_at[collection] = time.monotonic()
+        self._request("delete", collection, lambda name: self.client.delete(name, **which))
+
+    def _consistency(self, collection: Collection) -> dict[str, str]:
+        """Strong for a while after a deletion: servers tell no time for it, so that Session would not wait for it."""
+        since = time.monotonic() - self._deleted_at.get(collection, -_UNSEEN)
+        return {"consistency_level": "Strong"} if since < _UNSEEN and not self.settings.embedded else {}
 
     @cached_property
     def _field_names(self) -> set[str]:

@@ -98,9 +98,14 @@ def open_rag(engine: MilvusSettings) -> Iterator[Callable[..., GraphRAG]]:
 
 
 @pytest.fixture(scope="session")
-def sample_rag(open_rag: Callable[..., GraphRAG]) -> GraphRAG:
-    """The sample corpus, indexed without a chat model by what the extra `local` brings. Nothing is added to it."""
+def local_extra() -> None:
+    """For tests that cannot do without the extra `local`."""
     skip_without_local()
+
+
+@pytest.fixture(scope="session")
+def sample_rag(local_extra: None, open_rag: Callable[..., GraphRAG]) -> GraphRAG:
+    """The sample corpus, indexed without a chat model by what the extra `local` brings. Nothing is added to it."""
     rag = open_rag("samples")
     report = rag.add(load_corpus(), extractor="local", progress=False)
     assert report.failed == []

@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from graphrag_milvus.cli import app
-from tests.conftest import skip_without_local
 
 Run = Callable[..., Result]
 
@@ -176,8 +175,8 @@ def test_nothing_indexed_is_said(run: Run) -> None:
     run("delete", "nobody", "--json", status=1)
 
 
+@pytest.mark.usefixtures("local_extra")
 def test_another_embedding_model_is_refused(run: Run, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    skip_without_local()
     run("index", str(corpus))
     monkeypatch.setenv("GRAPHRAG_EMBEDDING__PROVIDER", "local")
     for arguments in (("index", str(corpus)), ("retrieve", "question")):
@@ -228,8 +227,8 @@ def test_a_real_process_keeps_stdout_clean(tmp_path: Path) -> None:
     assert (tmp_path / "graphrag_milvus.db").exists()
 
 
+@pytest.mark.usefixtures("local_extra")
 def test_demo_tells_the_story(run: Run) -> None:
-    skip_without_local()
     story = loads(run("demo", "--json"))
     naive, graph = ([p["doc_id"] for p in story[side]["passages"]] for side in ("naive", "graph"))
     assert "daniel-bernoulli" not in naive

@@ -136,9 +136,36 @@ def test_similar_sentences_are_nearer_than_different_ones(local: LocalEmbeddings
 
 
 @needs_model
-@pytest.mark.parametrize("text", ["x" * 2_000_000, " " * 2_000_000, "爱" * 700_000, "\ud800 lone", "nul\0", "\u200b"])
+@pytest.mark.parametrize(
+    "text", ["x" * 2_000_000, " " * 2_000_000, "爱" * 700_000, "\ud800 lone", "nul\0", "\u200b", "🎈", "\u2e3b"]
+)
 def test_odd_texts_have_a_vector(local: LocalEmbeddings, text: str) -> None:
     assert _is_unit(local.embed([text]))
+
+
+@needs_model
+@pytest.mark.parametrize(
+    ("text", "near", "far"),
+    [
+        ("爱因斯坦在哪里工作？", "爱因斯坦在普林斯顿工作。", "居里夫人在巴黎研究放射性。"),
+        ("爱因斯坦", "阿尔伯特·爱因斯坦", "曼彻斯特"),
+        ("🎈🎉", "🎉🎈", "🐌"),
+    ],
+)
+def test_words_that_the_model_does_not_know_are_told_apart(
+    local: LocalEmbeddings, text: str, near: str, far: str
+) -> None:
+    """Each is a row of unknown tokens to it, and without their characters they would all be alike."""
+    rows = local.embed([text, near, far])
+    assert _is_unit(rows)
+    assert rows[0] @ rows[1] > rows[0] @ rows[2] + 0.2
+    assert rows[0] @ rows[2] < 0.5
+
+
+@needs_model
+def test_a_sign_that_the_model_does_not_know_changes_little(local: LocalEmbeddings) -> None:
+    rows = local.embed(["Leonhard Euler was born in Basel in 1707.", "Leonhard Euler was born in Basel in 1707. 🎈"])
+    assert rows[0] @ rows[1] > 0.9
 
 
 @needs_model

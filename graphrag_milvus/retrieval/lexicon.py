@@ -20,7 +20,7 @@ _LETTER = rf"(?:(?![{_UNSPACED}])[^\W\d_])"
 
 
 def _marks() -> str:
-    """A pattern of one combining mark, which `\\w` leaves out: without them राम would stand in रामायण."""
+    r"""A pattern of one combining mark, which `\w` leaves out: without them राम would stand in रामायण."""
     marks = [c for c in range(0x300, 0x1E960) if unicodedata.category(chr(c)).startswith("M")]
     starts = [c for c, before in zip(marks, [0, *marks], strict=False) if before != c - 1]
     ends = [c for c, after in zip(marks, [*marks[1:], 0], strict=True) if after != c + 1]

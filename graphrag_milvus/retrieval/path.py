@@ -53,33 +53,34 @@ def explain(
 
 
 def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
-    """Breadth first over the candidates, from the seeds."""
-    incidence = snapshot.incidence
+    """Breadth first over the candidates, from the seeds; what only the question as a whole leads to comes last."""
     rank = {int(p): n for n, p in enumerate(positions)}
-    part = incidence.matrix[positions]
+    part = snapshot.incidence.matrix[positions]
     by_entity = part.T.tocsr()
     parents: Parents = {}
     queue: deque[int] = deque()
-    for entity in seeds.entity_positions:
-        for n in by_entity.indices[by_entity.indptr[entity] : by_entity.indptr[entity + 1]]:
-            _visit(parents, queue, int(positions[n]), -1, int(entity))
+    done: set[int] = set()
+
+    def follow(entity: int, here: int) -> None:
+        """Visit the relations of an entity, once: a hub stands in many, and all are there after the first time."""
+        if entity not in done:
+            done.add(entity)
+            for n in np.sort(by_entity.indices[by_entity.indptr[entity] : by_entity.indptr[entity + 1]]):
+                _visit(parents, queue, int(positions[n]), here, entity)
+
+    for entity in seeds.entity_positions.tolist():
+        follow(entity, -1)
+    late = deque(r for r in seeds.relation_positions.tolist() if r in rank)
     if not queue:
-        for relation in seeds.relation_positions:
-            if int(relation) in rank:
-                _visit(parents, queue, int(relation), -1, -1)
-    done = {int(entity) for entity in seeds.entity_positions}
-    late = deque(int(r) for r in seeds.relation_positions if int(r) in rank)
+        while late:
+            _visit(parents, queue, late.popleft(), -1, -1)
     while queue or late:
-        if not queue:  # what only the question as a whole leads to
+        if not queue:
             _visit(parents, queue, late.popleft(), -1, -1)
             continue
         here = queue.popleft()
-        for entity in part[rank[here]].indices:
-            if entity in done:  # a hub stands in many relations, and its relations are all there after the first
-                continue
-            done.add(int(entity))
-            for n in np.sort(by_entity.indices[by_entity.indptr[entity] : by_entity.indptr[entity + 1]]):
-                _visit(parents, queue, int(positions[n]), here, int(entity))
+        for entity in part[rank[here]].indices.tolist():
+            follow(entity, here)
     return parents
 
 

@@ -158,7 +158,12 @@ def test_a_filter_that_leaves_nothing_gives_nothing(rag: GraphRAG, method: str) 
 
 @pytest.mark.parametrize(
     "filter",
-    ['metadata["group"] < 100', 'metadata["half"] == 0 or metadata["half"] == 1', 'doc_id like "doc-%"', 'title != "" and doc_id < "e"'],
+    [
+        'metadata["group"] < 100',
+        'metadata["half"] == 0 or metadata["half"] == 1',
+        'doc_id like "doc-%"',
+        'title != "" and doc_id < "e"',
+    ],
 )
 def test_what_a_filter_excludes_appears_nowhere(rag: GraphRAG, method: str, filter: str) -> None:
     assert SECRET in everything(rag.retrieve("Who was the rival of Person7?", method=method, k=20))
@@ -328,9 +333,7 @@ def test_one_object_sees_what_another_added_changed_and_deleted(
     assert not any("person77" in seed["name"] for seed in found.trace.seeds.get("entities", []))
 
 
-def test_deleted_documents_do_not_take_the_place_of_others(
-    changing: GraphRAG, open_rag: OpenRag, method: str
-) -> None:
+def test_deleted_documents_do_not_take_the_place_of_others(changing: GraphRAG, open_rag: OpenRag, method: str) -> None:
     """Entities outlive their documents until `gc`, and must not crowd out those that are still there."""
     generous = RetrievalSettings(entity_threshold=0.2)
     rag = open_rag("methods that change", embeddings=EMBEDDINGS, retrieval=generous)

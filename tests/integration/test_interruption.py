@@ -155,6 +155,21 @@ def test_a_deletion_cut_short_can_be_completed_or_taken_back(workspaces: Workspa
     assert n > 3
 
 
+def test_a_deleted_document_can_be_added_again_at_once(workspaces: Workspaces) -> None:
+    """A server tells no time for a deletion, so that a read that waits for what it was told may come too early."""
+    workspaces.give_back()
+    store = workspaces.empty()
+    for _ in range(3):
+        report = index(store, [A, B])
+        assert report.failed == [] and report.added + report.updated + report.unchanged == 2
+        wanted = rows(store)
+        Writer(store).remove(["a", "b"])
+        assert [store.count(name) for name in ("documents", "passages", "relations")] == [0, 0, 0]
+    report = index(store, [A, B])
+    assert (report.added, report.failed, report.passages) == (2, [], 5)
+    assert rows(store) == wanted
+
+
 # --- by the system ------------------------------------------------------------------------------------------------
 
 KILLS = 10

@@ -97,7 +97,9 @@ def test_a_name_is_no_part_of_a_word(name: str, text: str) -> None:
     assert found(text, name) == []
 
 
-@pytest.mark.parametrize("text", ["Euler's teacher", "Euler’s teacher", "the (Euler) one", "“Euler”", "non-Euler", "Euler."])
+@pytest.mark.parametrize(
+    "text", ["Euler's teacher", "Euler’s teacher", "the (Euler) one", "“Euler”", "non-Euler", "Euler."]
+)
 def test_possessives_and_marks_do_not_hide_a_name(text: str) -> None:
     assert found(text, "Euler") == ["Euler"]
 

@@ -94,6 +94,6 @@ def test_filters_are_joined_in_brackets() -> None:
     assert joined() == joined("", "") == ""
 
 
-@pytest.mark.parametrize("filter", ["", "a == 1", "(a in [1, (2)]) and b == \")\"", r"a == '\'('", "a == '\"'"])
+@pytest.mark.parametrize("filter", ["", "a == 1", '(a in [1, (2)]) and b == ")"', r"a == '\'('", "a == '\"'"])
 def test_filters_whose_brackets_close_pass(filter: str) -> None:
     check_question("q", 1, filter)

@@ -67,7 +67,7 @@ def test_the_shortest_way_is_told() -> None:
 
 def test_a_relation_that_is_like_the_question_begins_at_the_question() -> None:
     lines = told(13, 15, relations={13: (3, 4), 15: (5,)}, seeds=(13, 15))
-    assert lines == ['question -> "r13" -> passage \'113\'', 'question -> "r15" -> passage \'115\'']
+    assert lines == ["question -> \"r13\" -> passage '113'", "question -> \"r15\" -> passage '115'"]
 
 
 def test_names_come_before_the_question_as_a_whole() -> None:
@@ -75,7 +75,7 @@ def test_names_come_before_the_question_as_a_whole() -> None:
     assert told(13, relations=relations, entities=(1,), seeds=(13,)) == [
         'A -> "r11" -> B -> "r12" -> C -> "r13" -> passage \'113\''
     ]
-    assert told(15, relations=RELATIONS, entities=(1,), seeds=(15,)) == ['question -> "r15" -> passage \'115\'']
+    assert told(15, relations=RELATIONS, entities=(1,), seeds=(15,)) == ["question -> \"r15\" -> passage '115'"]
 
 
 def test_the_title_names_the_passage() -> None:
@@ -84,7 +84,7 @@ def test_the_title_names_the_passage() -> None:
 
 
 def test_what_no_selected_relation_leads_to_has_no_line() -> None:
-    assert told(999, 11, relations=RELATIONS, entities=(1,)) == ['A -> "r11" -> passage \'111\'']
+    assert told(999, 11, relations=RELATIONS, entities=(1,)) == ["A -> \"r11\" -> passage '111'"]
     assert told(15, relations=RELATIONS, entities=(1,)) == []
 
 
@@ -94,5 +94,5 @@ def test_nothing_reached_is_nothing_told() -> None:
 
 @pytest.mark.parametrize("count", [3, 5, 9])
 def test_no_more_than_five_lines(count: int) -> None:
-    relations = {i: (1, 2) for i in range(1, count + 1)}
+    relations = dict.fromkeys(range(1, count + 1), (1, 2))
     assert len(told(*relations, relations=relations, entities=(1,))) == min(count, 5)

@@ -224,5 +224,3 @@ def test_any_list_is_put_up_with(lines: list[Any]) -> None:
     selection, _ = selected(reply(*lines))
     assert all(0 <= place < len(TEXTS) for place in selection.places)
     assert isinstance(selection.notes, list)
-
-

@@ -41,7 +41,8 @@ def seeds_of(rag: GraphRAG, question: str, filter: str = "", **settings: float) 
 
 def weights(seeds: Seeds, snapshot: Snapshot) -> dict[str, float]:
     ids = snapshot.incidence.entity_ids[seeds.entity_positions]
-    return {snapshot.lexicon.name(int(i)): float(w) for i, w in zip(ids, seeds.entity_weights[seeds.entity_positions])}
+    found = seeds.entity_weights[seeds.entity_positions]
+    return {snapshot.lexicon.name(int(i)): float(w) for i, w in zip(ids, found, strict=True)}
 
 
 def test_names_in_the_question_are_seeds(rag: GraphRAG) -> None:

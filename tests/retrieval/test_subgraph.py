@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import skip_without_local
 
 from graphrag_milvus import GraphRAG
 from graphrag_milvus.demo import QUESTION
@@ -92,9 +92,9 @@ CHINESE = [
 ]
 
 
+@pytest.mark.usefixtures("local_extra")
 @pytest.mark.parametrize("embeddings", [None, HashingEmbeddings(64)], ids=["local", "hashing"])
 def test_a_chinese_sentence_is_found_among_twenty(open_rag: OpenRag, embeddings: HashingEmbeddings | None) -> None:
-    skip_without_local()
     rag = open_rag(f"chinese {embeddings is None}", embeddings=embeddings)
     rag.add([*CHINESE[:10], EINSTEIN, *CHINESE[10:]], extractor="local", progress=False)
     for method in ("subgraph", "auto", "naive"):
@@ -114,7 +114,7 @@ def chain(open_rag: OpenRag) -> GraphRAG:
     """Ann taught Bob, who taught Cid, and so on; one statement stands in two documents."""
     rag = open_rag("subgraph chain", embeddings=HashingEmbeddings(64))
     names = ["Ann Ash", "Bob Birch", "Cid Cedar", "Dan Dogwood", "Eve Elm", "Flo Fir"]
-    facts = [[a, "taught", b] for a, b in zip(names, names[1:], strict=False)]
+    facts = [[a, "taught", b] for a, b in pairwise(names)]
     documents = [Document(f"{a} taught {b}.", id=a[:3].lower(), title=a, triplets=[[a, p, b]]) for a, p, b in facts]
     again = Document("It is said that Bob taught Cid.", id="rumour", triplets=[["Bob  Birch", "taught", "Cid Cedar"]])
     rag.add([*documents, again], extractor="given", progress=False)

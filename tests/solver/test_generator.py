@@ -125,7 +125,7 @@ def test_the_prompt_holds_passages_and_relations_as_data() -> None:
 def test_nothing_retrieved_asks_nobody() -> None:
     with served() as (one, server):
         answer = one.answer(Retrieval(QUESTION, "naive", [], Trace()))
-        assert list(one.stream(Retrieval(QUESTION, "naive", [], Trace())))[0] == NOTHING
+        assert next(one.stream(Retrieval(QUESTION, "naive", [], Trace()))) == NOTHING
     assert (answer.text, answer.citations, answer.confidence) == (NOTHING, [], 0.0)
     assert answer.extractive
     assert server.requests == []
