@@ -19,6 +19,21 @@ def ask_again(problem: str, schema: Mapping[str, Any]) -> str:
     return f"That reply cannot be used: {problem}\nReply once more, with one JSON value and nothing else, by {wanted}"
 
 
+__all__ = [
+    "ANSWER_VERSION",
+    "EXTRACT_ENTITIES_SYSTEM",
+    "EXTRACT_EXAMPLE_ENTITIES",
+    "EXTRACT_EXAMPLE_TEXT",
+    "EXTRACT_EXAMPLE_TITLE",
+    "EXTRACT_EXAMPLE_TRIPLES",
+    "EXTRACT_TRIPLES_SYSTEM",
+    "EXTRACT_VERSION",
+    "SELECT_VERSION",
+    "answer",
+    "ask_again",
+    "select_relations",
+]
+
 # --- extraction ---------------------------------------------------------------------------------------------------
 
 EXTRACT_VERSION = "1"

@@ -7,6 +7,7 @@ The model's `OPENAI_API_KEY`, `OPENAI_BASE_URL` and `OPENAI_MODEL` are read too,
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,9 @@ __all__ = [
     "Settings",
     "load_settings",
 ]
+
+
+_config_file: ContextVar[Path] = ContextVar("config_file", default=Path("graphrag_milvus.toml"))
 
 
 class _Group(BaseModel):
@@ -141,7 +145,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, the environment, `.env`, the TOML file, `OPENAI_*`: each wins over those after it."""
-        toml = TomlConfigSettingsSource(settings_cls, os.environ.get("GRAPHRAG_CONFIG", "graphrag_milvus.toml"))
+        toml = TomlConfigSettingsSource(settings_cls, _config_file.get())
         return init_settings, env_settings, dotenv_settings, toml, _OpenAIEnvironment(settings_cls)
 
 
@@ -152,16 +156,24 @@ def load_settings(config: str | Path | None = None, **overrides: Any) -> Setting
         config: a TOML file to read in place of `./graphrag_milvus.toml`.
         overrides: top-level fields of `Settings`, as values or as dicts of a group.
     """
-    if config is not None:
-        if not Path(config).is_file():
-            raise SettingsError(f"settings file {str(config)!r} does not exist; give the path of a TOML file")
-        os.environ["GRAPHRAG_CONFIG"] = str(config)
+    if config is not None and not Path(config).is_file():
+        raise SettingsError(f"settings file {str(config)!r} does not exist; give the path of a TOML file")
+    token = _config_file.set(_config_file.get() if config is None else Path(config))
     try:
         return Settings(**overrides)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in e['loc'])}={e['input']!r}: {e['msg']}"
-            for e in error.errors()
-            if "api_key" not in e["loc"] and "token" not in e["loc"]
-        )
-        raise SettingsError(f"settings not usable: {problems or 'a secret is malformed'}") from None
+    except ValueError as error:
+        raise SettingsError(_said(error, _config_file.get())) from None
+    finally:
+        _config_file.reset(token)
+
+
+def _said(error: ValueError, config: Path) -> str:
+    """What is wrong with which setting, without the values of secrets."""
+    if not isinstance(error, ValidationError):
+        return f"settings file {str(config)!r} is not TOML: {error}"
+    problems = [
+        f"{'.'.join(str(part) for part in e['loc'])}={e['input']!r}: {e['msg']}"
+        for e in error.errors()
+        if not {"api_key", "token"}.intersection(e["loc"])
+    ]
+    return f"settings not usable: {'; '.join(problems) or 'a secret is malformed'}"
