@@ -19,6 +19,9 @@ from graphrag_milvus.settings import MilvusSettings
 
 __all__ = ["about_a_filter", "connect", "first_line", "release"]
 
+_LOCAL_CHANNEL = {"grpc.keepalive_time_ms": 2**31 - 1, "grpc.keepalive_permit_without_calls": 0}
+"""No keep-alive pings: the embedded engine hangs up on a client that sends them while it is idle."""
+
 _guard = threading.Lock()
 _owned: dict[str, BaseFileLock] = {}
 _users: Counter[str] = Counter()
@@ -92,7 +95,7 @@ def _open_file(path: Path, settings: MilvusSettings) -> MilvusClient:
     while True:
         try:
             with _quiet():
-                return MilvusClient(str(path), timeout=settings.timeout)
+                return MilvusClient(str(path), timeout=settings.timeout, grpc_options=_LOCAL_CHANNEL)
         except MilvusException as error:
             if "milvus-lite is required" in str(error):
                 raise MissingDependencyError("the embedded engine is missing; pip install milvus-lite") from None
