@@ -13,7 +13,14 @@ import pytest
 
 from graphrag_milvus import GraphRAG
 from graphrag_milvus.samples import load_corpus
-from graphrag_milvus.settings import EmbeddingSettings, LLMSettings, MilvusSettings, RetrievalSettings, Settings
+from graphrag_milvus.settings import (
+    EmbeddingSettings,
+    IndexSettings,
+    LLMSettings,
+    MilvusSettings,
+    RetrievalSettings,
+    Settings,
+)
 from graphrag_milvus.store import MilvusStore
 
 SERVER = os.environ.get("GRAPHRAG_TEST_URI", "")
@@ -73,7 +80,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> MilvusSettings:
 def open_rag(engine: MilvusSettings) -> Iterator[Callable[..., GraphRAG]]:
     """Make `GraphRAG` objects on the session's engine; their collections are dropped at the end.
 
-    Settings groups (`llm`, `retrieval`, `embedding`) and the arguments of `GraphRAG` go by name, those for
+    Settings groups (`embedding`, `index`, `llm`, `retrieval`) and the arguments of `GraphRAG` go by name, those for
     its `llm` as `chat_model`.
     """
     made: list[GraphRAG] = []
@@ -85,6 +92,7 @@ def open_rag(engine: MilvusSettings) -> Iterator[Callable[..., GraphRAG]]:
             milvus=options.pop("milvus", engine),
             embedding=options.pop("embedding", EmbeddingSettings(provider="local")),
             llm=options.pop("llm", LLMSettings()),
+            index=options.pop("index", IndexSettings()),
             retrieval=options.pop("retrieval", RetrievalSettings()),
         )
         made.append(GraphRAG(settings, llm=options.pop("chat_model", None), **options))

@@ -271,7 +271,7 @@ class Pipeline:
     ) -> None:
         """Write the rows that say that documents are finished, and say so of those that Milvus kept."""
         hashes = {w.document.id: "" if w.failures else w.hash for w in work}
-        writer.documents([w.document for w in work], hashes, counts)
+        writer.documents([w.document for w in work], [p.id for w in work for p in w.passages], hashes, counts)
         stored = writer.stored(list(hashes))
         for one in work:
             if one.failures:

@@ -8,7 +8,7 @@ relations are complete, a document row with a hash that its passages are; before
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,15 +134,20 @@ class Writer:
         self._rewrite("relations", {i: {"metadata": dict(passage.metadata)} for i, passage in owners.items()})
 
     def documents(
-        self, documents: Sequence[Document], hashes: Mapping[str, str], counts: Mapping[str, tuple[int, int]]
+        self,
+        documents: Sequence[Document],
+        passages: Sequence[int],
+        hashes: Mapping[str, str],
+        counts: Mapping[str, tuple[int, int]],
     ) -> None:
         """Write the rows that say that documents are there; an empty hash says that they are not finished.
 
         Args:
+            passages: the ids of their passages.
             counts: passages and relations of each document.
         """
         now = int(time.time() * 1000)
-        means = self._means([document_key(d.id) for d in documents])
+        means = self._means(passages)
         self.store.upsert(
             "documents",
             (_document_row(d, means[document_key(d.id)], hashes[d.id], counts[d.id], now) for d in documents),
@@ -153,12 +158,12 @@ class Writer:
         rows = self.store.get(collection, list(changes), [*(name for name, _, _ in FIELDS[collection]), "vector"])
         self.store.upsert(collection, ({**_plain(row), **changes[i]} for i, row in rows.items()))
 
-    def _means(self, keys: Sequence[int]) -> dict[int, npt.NDArray[np.float32]]:
+    def _means(self, passages: Sequence[int]) -> dict[int, npt.NDArray[np.float32]]:
         """The mean of each document's passage vectors, of length one."""
-        vectors: dict[int, list[tuple[int, Any]]] = {key: [] for key in keys}
-        for row in self.store.iterate("passages", ["doc", "vector"], filter=f"doc in {list(keys)}", batch_size=1_000):
-            vectors[int(row["doc"])].append((int(row["id"]), row["vector"]))
-        return {key: _mean([v for _, v in sorted(rows, key=lambda r: r[0])]) for key, rows in vectors.items()}
+        vectors: defaultdict[int, list[Any]] = defaultdict(list)
+        for _, row in sorted(self.store.get("passages", passages, ["doc", "vector"]).items()):
+            vectors[int(row["doc"])].append(row["vector"])
+        return {key: _mean(found) for key, found in vectors.items()}
 
     # Removing
 

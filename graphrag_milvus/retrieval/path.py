@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_matrix
 
 from graphrag_milvus.retrieval.seeds import Seeds
 from graphrag_milvus.retrieval.snapshot import Snapshot
@@ -56,7 +57,7 @@ def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
     """Breadth first over the candidates, from the seeds; what only the question as a whole leads to comes last."""
     rank = {int(p): n for n, p in enumerate(positions)}
     part = snapshot.incidence.matrix[positions]
-    by_entity = part.T.tocsr()
+    by_relation, by_entity = _rows(part), _rows(part.T.tocsr())
     parents: Parents = {}
     queue: deque[int] = deque()
     done: set[int] = set()
@@ -65,7 +66,7 @@ def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
         """Visit the relations of an entity, once: a hub stands in many, and all are there after the first time."""
         if entity not in done:
             done.add(entity)
-            for n in np.sort(by_entity.indices[by_entity.indptr[entity] : by_entity.indptr[entity + 1]]):
+            for n in sorted(by_entity(entity)):
                 _visit(parents, queue, int(positions[n]), here, entity)
 
     for entity in seeds.entity_positions.tolist():
@@ -79,9 +80,15 @@ def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
             _visit(parents, queue, late.popleft(), -1, -1)
             continue
         here = queue.popleft()
-        for entity in part[rank[here]].indices.tolist():
+        for entity in by_relation(rank[here]):
             follow(entity, here)
     return parents
+
+
+def _rows(matrix: csr_matrix) -> Callable[[int], list[int]]:
+    """The columns of a row; to ask scipy for each row by itself takes most of the time of a whole answer."""
+    indptr, indices = matrix.indptr, matrix.indices
+    return lambda row: indices[indptr[row] : indptr[row + 1]].tolist()
 
 
 def _visit(parents: Parents, queue: deque[int], relation: int, before: int, entity: int) -> None:

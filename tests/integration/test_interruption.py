@@ -246,7 +246,10 @@ def test_kill_9_at_ten_random_moments_loses_and_repeats_nothing(tmp_path: Path, 
     kills = sum(kill_after(indexer.start(), moments.uniform(0.05, MOST_WAIT)) for _ in range(KILLS))
     assert kills == KILLS
     last = indexer.start()
-    output, _ = last.communicate(timeout=120)
+    try:
+        output, _ = last.communicate(timeout=240)
+    finally:
+        last.kill()
     assert output == "begun\ndone []\n" and last.returncode == 0
     killed, whole = MilvusStore(settings, name), MilvusStore(settings, f"{name}_whole")
     try:
