@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
@@ -17,7 +19,7 @@ from pymilvus import MilvusClient, MilvusException
 from graphrag_milvus.errors import MissingDependencyError, SettingsError, StoreUnavailableError
 from graphrag_milvus.settings import MilvusSettings
 
-__all__ = ["about_a_filter", "connect", "first_line", "release"]
+__all__ = ["about_a_filter", "connect", "first_line", "lite_line", "release"]
 
 _LOCAL_CHANNEL = {"grpc.keepalive_time_ms": 2**31 - 1, "grpc.keepalive_permit_without_calls": 0}
 """No keep-alive pings: the embedded engine hangs up on a client that sends them while it is idle."""
@@ -25,6 +27,12 @@ _LOCAL_CHANNEL = {"grpc.keepalive_time_ms": 2**31 - 1, "grpc.keepalive_permit_wi
 _guard = threading.Lock()
 _owned: dict[str, BaseFileLock] = {}
 _users: Counter[str] = Counter()
+
+
+@cache
+def lite_line() -> int:
+    """The first number of the embedded engine's version: 2 is written in C++, 3 in Python."""
+    return int(version("milvus-lite").split(".")[0])
 
 
 def connect(settings: MilvusSettings) -> MilvusClient:

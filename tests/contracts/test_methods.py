@@ -41,7 +41,7 @@ NAMES = [*METHODS, "auto"]
 
 @pytest.fixture(params=NAMES)
 def method(request: pytest.FixtureRequest) -> str:
-    """Each method by name; where something has to be written, one test goes through all, since servers are slow at it."""
+    """Each by name. A test that writes goes through all of them by itself, since a server is slow to write."""
     return str(request.param)
 
 
