@@ -47,7 +47,7 @@ test-lite3: $(LITE3_VENV)/.installed
 	$(LITE3_VENV)/bin/python -m pytest tests/contracts $(ARGS)
 
 clean:
-	rm -rf .venv .venv-server .venv-lite3 build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-server .venv-lite3 .venv-peer .cache build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # The stamps: an environment is filled again when pyproject.toml has changed since.
 

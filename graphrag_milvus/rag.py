@@ -204,9 +204,10 @@ class GraphRAG:
         check_question(question, k, filter)
         _check_method(name)
         with self.store.counting() as trips:
-            if self.store.meta() is None:
+            meta = self.store.meta()
+            if meta is None:
                 return self._nothing(question, method or "none", trips.count)
-            self.store.check(model=self.embedder.name, dimension=self.embedder.dimension)
+            self.store.check(model=self.embedder.name, dimension=self.embedder.dimension, meta=meta)
             name, why = self._choose(name)
         found = METHODS[name](self._resources).retrieve(question, k, filter)
         found.trace.notes[:0] = [why] if why else []

@@ -88,7 +88,7 @@ class IndexSettings(_Group):
     extractor: str = Field(default="auto", description="auto, given, local, llm, or several joined by +")
     passage_size: int = Field(default=1_200, ge=50, le=16_000, description="characters in one passage at the most")
     spacy_model: str = "en_core_web_sm"
-    window: int = Field(default=64, ge=1, description="documents that are in work, and in memory, at once")
+    window: int = Field(default=256, ge=1, description="documents that are in work, and in memory, at once")
 
 
 class RetrievalSettings(_Group):

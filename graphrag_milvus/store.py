@@ -126,9 +126,13 @@ class MilvusStore:
             self.check(model=model, dimension=dimension)
             self._create_all(dimension)
 
-    def check(self, *, model: str, dimension: int) -> None:
-        """Raise `WorkspaceMismatchError` where the workspace was built with another model."""
-        meta = self.meta()
+    def check(self, *, model: str, dimension: int, meta: Mapping[str, Any] | None = None) -> None:
+        """Raise `WorkspaceMismatchError` where the workspace was built with another model.
+
+        Args:
+            meta: the workspace's record, where it was read already.
+        """
+        meta = self.meta() if meta is None else meta
         if meta is None or (meta.get("model"), meta.get("dimension")) == (model, dimension):
             return
         raise WorkspaceMismatchError(

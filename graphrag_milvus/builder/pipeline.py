@@ -83,7 +83,7 @@ class Pipeline:
     extractor: Extractor
     vectorizer: Vectorizer
     passage_size: int = 1_200
-    window: int = 64
+    window: int = 256
     on_progress: Callable[[int], None] = lambda _: None
     _began: int = field(default=0, init=False, repr=False)  # milliseconds since 1970
 

@@ -23,8 +23,9 @@ REPETITION_WEIGHT = 3.0
 """How much a cosine of 1 with what is chosen already takes off; from 2 to 4 Recall@5 stays within half a point."""
 CONTINUATION_WEIGHT = 2.0
 """How much it adds to lead on from what was chosen; from 1 to 3 Recall@2 stays within half a point."""
-POOL = 100
-"""Candidates that are compared with one another: their vectors are fetched, which takes about 4 ms."""
+POOL = 10
+"""Candidates for each one that may be chosen, and 50 at the least, that are compared with one another: their
+vectors have to be fetched, which takes a tenth of a millisecond each."""
 
 _BRACKET = re.compile(r"\[\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)\s*\]")
 
@@ -92,7 +93,7 @@ class LocalSelector:
         mass = np.log(np.maximum(_passage_mass(candidates), 1e-12))
         scores = mass + SIMILARITY_WEIGHT * np.array([c.similarity for c in candidates])
         order = [int(n) for n in np.lexsort((np.arange(len(scores)), -scores))]
-        pool = order[: max(POOL, limit)]
+        pool = order[: max(50, POOL * limit)]
         found = self._chain([candidates[n] for n in pool], scores[pool], limit)
         places = [pool[n] for n, _ in found]
         chosen = set(places)

@@ -119,7 +119,7 @@ class Subgraph:
         local = LocalSelector(frozenset(seeds.entity_positions.tolist()), self._relation_vectors)
         llm, limit = self.resources.llm, self.resources.settings.selected
         if llm is None:
-            return local.select(run.question, candidates, max(limit, run.k))
+            return local.select(run.question, candidates, run.k)
         with llm.meter() as meter:
             selection = ModelSelector(llm, local).select(run.question, candidates, limit)
         run.trace.usage += meter.usage

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import subprocess
@@ -79,6 +78,11 @@ def finished(store: MilvusStore, recipes: dict[int, str]) -> set[int]:
     return {int(row["id"]) for row in stored if row["recipe"] and row["recipe"] == recipes.get(int(row["id"]))}
 
 
+def _step(store: MilvusStore, step: int) -> int:
+    """A server takes seconds for what is done around each request: there, one of so many has to do."""
+    return 1 if store.settings.embedded else step
+
+
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_killed_at_any_request_a_rerun_ends_the_same_and_repeats_nothing(workspaces: Workspaces, name: str) -> None:
     change = CHANGES[name]
@@ -92,11 +96,8 @@ def test_killed_at_any_request_a_rerun_ends_the_same_and_repeats_nothing(workspa
         index(store, change.after, extractor, window=2)
         Writer(store).remove(change.deleted)
 
-    # A server takes seconds for what is done here around each request: there, a few of them have to do.
-    requests = itertools.count(step=1 if wanted_store.settings.embedded else 9)
-    interrupted, n = True, 0
+    n, interrupted = 0, True
     while interrupted:
-        n = next(requests)
         workspaces.give_back()
         workspaces.empty()
         store = workspaces.empty()
@@ -113,6 +114,7 @@ def test_killed_at_any_request_a_rerun_ends_the_same_and_repeats_nothing(workspa
             assert store.revision() != revision, f"killed at request {n}: nobody would notice the change"
         Writer(store).collect_garbage()
         assert rows(store) == wanted, f"killed at request {n}"
+        n += _step(store, 9)
     assert n > 10  # requests were there to be killed at
 
 
@@ -130,7 +132,7 @@ def test_a_document_whose_first_indexing_was_cut_short_can_be_seen_and_deleted(w
         assert removed == ["a"] or not begun
         Writer(store).collect_garbage()
         assert rows(store) == {"documents": [], "passages": [], "relations": [], "entities": []}
-        n += 1
+        n += _step(store, 4)
     assert n > 5
 
 
@@ -151,7 +153,7 @@ def test_a_deletion_cut_short_can_be_completed_or_taken_back(workspaces: Workspa
         assert rows(store) == wanted
         workspaces.give_back()
         full = workspaces.empty()
-        n += 1
+        n += _step(store, 2)
     assert n > 3
 
 

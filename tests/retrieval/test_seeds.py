@@ -105,7 +105,8 @@ def test_relations_like_the_question_are_seeds(rag: GraphRAG) -> None:
     assert seeds.relation_weights.sum() == pytest.approx(1.0)
     row = rag.store.get("relations", [int(seeds.relations[0]["id"])], ["text"])
     assert [r["text"] for r in row.values()] == ["Johann Bernoulli taught Leonhard Euler"]
-    assert len(seeds.relation_positions) == 2 <= len(snapshot.incidence.relation_ids)
+    assert len(seeds.relation_positions) == 4 <= len(snapshot.incidence.relation_ids)  # as many again, unweighted
+    assert sum(sorted(seeds.relation_weights)[-2:]) == pytest.approx(1.0)
     assert seeds_of(rag, "Who taught Leonhard Euler?", relation_seeds=0)[0].relations == []
 
 
