@@ -31,6 +31,7 @@ def explain(
     positions: Ints,
     hits: Mapping[int, Hit],
     *,
+    named: Mapping[int, Mapping[str, Any]],
     selected: Sequence[Mapping[str, Any]],
     passages: Sequence[ScoredPassage],
 ) -> list[str]:
@@ -38,12 +39,13 @@ def explain(
 
     Args:
         positions: the candidates, heaviest first, so that of two shortest ways the heavier is told.
-        hits: their rows by relation id.
+        hits: their texts by relation id.
+        named: `entity_ids` and `names` of those that were selected, by relation id.
     """
     if not len(positions):
         return []
     parents = _parents(snapshot, seeds, positions)
-    names = _names(hits)
+    names = _names(named)
     lines = []
     for passage in passages[:_MOST]:
         ids = [int(s["id"]) for s in selected if passage.id in s["passage_ids"]]
@@ -120,10 +122,10 @@ def _line(
     return " -> ".join(reversed(steps))
 
 
-def _names(hits: Mapping[int, Hit]) -> dict[int, str]:
-    """Entities as the candidates spell them."""
+def _names(named: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    """Entities as the selected relations spell them."""
     return {
         int(key): str(name)
-        for hit in hits.values()
-        for key, name in zip(hit.row["entity_ids"], hit.row["names"], strict=False)
+        for row in named.values()
+        for key, name in zip(row["entity_ids"], row["names"], strict=False)
     }

@@ -82,8 +82,12 @@ class Subgraph:
         with run.watch.stage("passages"):
             passages = self._passages(run, vectors[0], candidates, selection)
         with run.watch.stage("explain"):
-            _tell(run.trace, seeds, candidates, selection, hits)
-            run.trace.path = explain(snapshot, seeds, positions, hits, selected=run.trace.selected, passages=passages)
+            chosen = [candidates[place].relation_ids[0] for place in selection.places]
+            named = self.resources.store.get("relations", chosen, ["entity_ids", "names"])
+            _tell(run.trace, seeds, candidates, selection, hits, named=named)
+            run.trace.path = explain(
+                snapshot, seeds, positions, hits, named=named, selected=run.trace.selected, passages=passages
+            )
         return passages
 
     def _vectors(self, question: str, names: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -103,7 +107,7 @@ class Subgraph:
         return reached[best], mass[best]
 
     def _describe(self, vector: npt.NDArray[np.float32], ids: Ints, filter: str) -> dict[int, Hit]:
-        """Text, names and cosine of the candidates, by id."""
+        """Text and cosine of the candidates, by id."""
         if not len(ids):
             return {}
         [hits] = self.resources.store.search(
@@ -111,12 +115,12 @@ class Subgraph:
             vector[None],
             len(ids),
             filter=joined(f"id in {ids.tolist()}", filter),
-            fields=["text", "entity_ids", "names"],
+            fields=["text"],
         )
         return {hit.id: hit for hit in hits}
 
     def _select(self, run: _Run, seeds: Seeds, candidates: Sequence[Candidate]) -> Selection:
-        local = LocalSelector(frozenset(seeds.entity_positions.tolist()), self._relation_vectors)
+        local = LocalSelector(frozenset(seeds.entity_positions.tolist()))
         llm, limit = self.resources.llm, self.resources.settings.selected
         if llm is None:
             return local.select(run.question, candidates, run.k)
@@ -124,10 +128,6 @@ class Subgraph:
             selection = ModelSelector(llm, local).select(run.question, candidates, limit)
         run.trace.usage += meter.usage
         return selection
-
-    def _relation_vectors(self, ids: Sequence[int]) -> dict[int, Any]:
-        rows = self.resources.store.get("relations", ids, ["vector"])
-        return {i: row["vector"] for i, row in rows.items()}
 
     def _passages(
         self, run: _Run, vector: npt.NDArray[np.float32], candidates: Sequence[Candidate], selection: Selection
@@ -180,7 +180,13 @@ def _candidate(
 
 
 def _tell(
-    trace: Trace, seeds: Seeds, candidates: Sequence[Candidate], selection: Selection, hits: Mapping[int, Hit]
+    trace: Trace,
+    seeds: Seeds,
+    candidates: Sequence[Candidate],
+    selection: Selection,
+    hits: Mapping[int, Hit],
+    *,
+    named: Mapping[int, Mapping[str, Any]],
 ) -> None:
     """Write seeds, candidates and selection into the trace."""
     texts: dict[str, Any] = {str(i): hit.row["text"] for i, hit in hits.items()}
@@ -196,7 +202,7 @@ def _tell(
             {
                 "id": str(chosen.relation_ids[0]),
                 "text": chosen.text,
-                "entities": list(hits[chosen.relation_ids[0]].row["names"]),
+                "entities": list(named.get(chosen.relation_ids[0], {}).get("names", ())),
                 "passage_ids": [str(p) for p in chosen.passage_ids],
                 "score": round(score, 6),
             }

@@ -46,6 +46,7 @@ def told(
         Seeds(entity_weights, relation_weights),
         np.arange(len(relations)),
         hits,
+        named={i: hit.row for i, hit in hits.items()},
         selected=selected,
         passages=[ScoredPassage(str(100 + p), "d", titles, "t", 1.0) for p in passages],
     )
