@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from graphrag_milvus.types import normalize_name
@@ -38,6 +38,10 @@ _TOKEN = re.compile(
 )
 
 
+_ANY_LENGTH = 1 << 30
+_PLAIN = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th"})
+
+
 @dataclass(frozen=True, slots=True)
 class Mention:
     """A known name that stands in a text; `text` is how it is spelled there."""
@@ -67,6 +71,7 @@ class Lexicon:
     """
 
     _entities: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
+    _accented: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
     _lower: set[int] = field(default_factory=set)
     _lengths: dict[str, list[int]] = field(default_factory=dict)
     _known: dict[int, str] = field(default_factory=dict)
@@ -92,6 +97,13 @@ class Lexicon:
         if not tokens:
             return
         self._entities.setdefault(tokens, []).append(entity_id)  # "AT&T" and "AT & T" have the same tokens
+        self._know_length(tokens)
+        bare = tuple(map(_bare, tokens))
+        if bare != tokens:
+            self._accented.setdefault(bare, []).append(entity_id)
+            self._know_length(bare)
+
+    def _know_length(self, tokens: tuple[str, ...]) -> None:
         lengths = self._lengths.setdefault(tokens[0], [])
         if len(tokens) not in lengths:
             lengths.append(len(tokens))
@@ -100,25 +112,61 @@ class Lexicon:
     def match(self, text: str, *, respect_case: bool = False) -> list[Mention]:
         """The names in a text from left to right; where several begin at one place, the longest."""
         normal = unicodedata.normalize("NFKC", text)
-        return list(self._walk(normal, list(_tokens(normal)), respect_case))
+        return list(self._walk(normal, list(_tokens(normal)), _ANY_LENGTH if respect_case else 0, accents=True))
 
-    def _walk(self, text: str, tokens: list[_Token], respect_case: bool) -> Iterator[Mention]:
+    def link(self, question: str) -> list[Mention]:
+        """The names in a question, which people type in their own way: accents may be missing or too many.
+
+        Where the question has capitals after its first word, a name of one word that was only seen with a capital
+        does not match a word in lower case: the state that borders another is no `State`. Where nothing is found
+        so, case counts no more.
+        """
+        normal = unicodedata.normalize("NFKC", question)
+        tokens = list(_tokens(normal))
+        cased = any(normal[token.start].isupper() for token in tokens[1:])
+        found = list(self._walk(normal, tokens, 1 if cased else 0, accents=False))
+        return found or list(self._walk(normal, tokens, 0, accents=False))
+
+    def _walk(self, text: str, tokens: list[_Token], cased: int, *, accents: bool) -> Iterator[Mention]:
+        """Names from left to right; the case of those of at most `cased` tokens counts."""
         at = 0
         while at < len(tokens):
             length = 0
-            for candidate in self._lengths.get(tokens[at].folded, ()):
-                key = tuple(token.folded for token in tokens[at : at + candidate])
-                if at + candidate > len(tokens) or key not in self._entities:
+            for candidate in self._candidate_lengths(tokens[at].folded, accents):
+                if at + candidate > len(tokens):
                     continue
                 spelled = text[tokens[at].start : tokens[at + candidate - 1].end]
-                found = sorted(self._entities[key])
-                if respect_case and spelled[:1].islower():
+                found = self._named(tuple(token.folded for token in tokens[at : at + candidate]), accents)
+                if candidate <= cased and spelled[:1].islower():
                     found = [entity_id for entity_id in found if entity_id in self._lower]
                 if found:
                     yield from (Mention(entity_id, spelled) for entity_id in found)
                     length = candidate
                     break
             at += length or 1
+
+    def _candidate_lengths(self, first: str, accents: bool) -> Sequence[int]:
+        lengths = self._lengths.get(first, ())
+        bare = first if accents else _bare(first)
+        if bare == first:
+            return lengths
+        return sorted({*lengths, *self._lengths.get(bare, ())}, reverse=True)
+
+    def _named(self, key: tuple[str, ...], accents: bool) -> list[int]:
+        """The entities of a name; where accents do not count, those that have it as it is come before all others."""
+        exact = sorted(self._entities.get(key, ()))
+        if exact or accents:
+            return exact
+        bare = tuple(map(_bare, key))
+        return sorted({*self._entities.get(bare, ()), *self._accented.get(bare, ())})
+
+
+def _bare(token: str) -> str:
+    """A token without the accents of Latin, Greek and Cyrillic letters; in other scripts marks are letters."""
+    if token.isascii():
+        return token
+    parts = unicodedata.normalize("NFD", token)
+    return unicodedata.normalize("NFC", "".join(c for c in parts if not "\u0300" <= c <= "\u036f")).translate(_PLAIN)
 
 
 def _tokens(text: str) -> Iterator[_Token]:

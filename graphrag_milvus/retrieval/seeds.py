@@ -57,7 +57,7 @@ class Seeds:
 
 def named_entities(question: str, snapshot: Snapshot) -> dict[int, str]:
     """Entities whose name stands in the question, with the words that name them."""
-    found = {m.entity_id: m.text for m in snapshot.lexicon.match(question)}
+    found = {m.entity_id: m.text for m in snapshot.lexicon.link(question)}
     here = snapshot.incidence.entity_positions(list(found))
     return {key: text for (key, text), position in zip(found.items(), here, strict=True) if position >= 0}
 

@@ -169,3 +169,42 @@ def test_a_name_between_others_is_found(name: str, others: list[str]) -> None:
     assume(normalize_name(name))
     text = " | ".join([*others, name, *others])
     assert entity_id(name) in {m.entity_id for m in lexicon(name).match(text)}
+
+
+# --- questions -----------------------------------------------------------------------------------------------------
+
+
+def test_accents_that_a_question_leaves_out_or_adds() -> None:
+    lexicon = Lexicon()
+    for number, name in enumerate(["Akinoshū Kenji", "Tekezé River", "Beyonce", "Łódź", "Ærø", "Пётр"], start=1):
+        lexicon.add(name, number)
+    linked = {m.entity_id: m.text for m in lexicon.link("Did Akinoshu Kenji see Beyoncé in Lodz, on Aero, with Петр?")}
+    assert linked == {1: "Akinoshu Kenji", 3: "Beyoncé", 4: "Lodz", 5: "Aero", 6: "Петр"}
+    assert [m.entity_id for m in lexicon.match("Akinoshu Kenji, Beyoncé")] == [], "texts are matched as they are"
+
+
+def test_the_name_with_the_accents_of_the_question_comes_before_the_one_without() -> None:
+    lexicon = Lexicon()
+    lexicon.add("Resume", 1)
+    lexicon.add("Résumé", 2)
+    lexicon.add("Résume", 3)
+    assert [m.entity_id for m in lexicon.link("Résumé")] == [2]
+    assert [m.entity_id for m in lexicon.link("Resume")] == [1]
+    assert [m.entity_id for m in lexicon.link("Rèsume")] == [1, 2, 3], "no accent is right: all of them"
+
+
+def test_marks_that_are_letters_are_kept() -> None:
+    lexicon = Lexicon()
+    lexicon.add("राम", 1)
+    assert lexicon.link("राम")[0].entity_id == 1
+    assert lexicon.link("रमा") == []
+
+
+def test_common_words_of_a_question_with_capitals_are_no_names() -> None:
+    lexicon = Lexicon()
+    for number, name in enumerate(["State", "Publix", "rugby", "May"], start=1):
+        lexicon.add(name, number)
+    question = "Which state may have more rugby than Publix?"
+    assert [m.entity_id for m in lexicon.link(question)] == [3, 2]
+    assert [m.entity_id for m in lexicon.link(question.lower())] == [1, 4, 3, 2], "all in lower case: case says nothing"
+    assert [m.entity_id for m in lexicon.link("Does Ann know in which state?")] == [1], "better than nothing"
