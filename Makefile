@@ -59,7 +59,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python $(INSTALL) -e ".[local,readers,dev]"
+	$(BIN)/python $(INSTALL) -e ".[local,readers,evaluation,dev]"
 	touch $@ $(VENV)/.demo
 
 # pip would say that another version was asked for: it was, and that is the point.

@@ -20,6 +20,9 @@ import typer
 
 from graphrag_milvus import demo as demo_story
 from graphrag_milvus.errors import GraphRAGError, SettingsError, UsageError
+from graphrag_milvus.evaluation import evaluate as run_evaluation
+from graphrag_milvus.evaluation import plot as evaluation_plot
+from graphrag_milvus.evaluation import table as evaluation_table
 from graphrag_milvus.rag import METHODS, GraphRAG
 from graphrag_milvus.settings import load_settings
 from graphrag_milvus.types import Answer, DocumentRecord, Retrieval, ScoredPassage
@@ -55,17 +58,18 @@ def _settings(
 @app.command()
 def index(
     context: typer.Context,
-    paths: Annotated[list[Path], typer.Argument(help="Files, folders, or JSONL with one document a line.")],
+    paths: Annotated[list[Path], typer.Argument(help="Files, folders or patterns of texts and tables.")],
     extractor: Annotated[
         str | None, typer.Option(help="auto, given, local, llm, or several joined by + (given+local).")
     ] = None,
     shard: Annotated[str | None, typer.Option(help="I/N: only the I-th of N equal parts, from 1/N to N/N.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Requests to the chat model at once.")] = None,
+    text_column: Annotated[str, typer.Option(help="The column of tables that holds the text.")] = "",
     json_: Json = False,
 ) -> None:
     """Index documents; run it again to go on after an interruption, or to take up what changed."""
     with _rag(context, json_, workers=workers) as rag:
-        report = rag.add(list(paths), extractor=extractor, shard=_shard(shard))
+        report = rag.add(list(paths), extractor=extractor, shard=_shard(shard), text_column=text_column)
         for warning in report.warnings[:20]:
             _note(f"warning: {warning}")
         for failure in report.failed:
@@ -155,6 +159,55 @@ def stats(context: typer.Context, json_: Json = False) -> None:
     with _rag(context, json_) as rag:
         counts = dataclasses.asdict(rag.stats())
         _print(json_, counts, [f"{name}: {value}" for name, value in counts.items()])
+
+
+@app.command()
+def evaluate(
+    context: typer.Context,
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET_DIR", help="Data set in HippoRAG's layout, or its questions file.")
+    ],
+    method: Annotated[
+        str, typer.Option(help=f"all, or of auto, {', '.join(METHODS)} several joined by a comma.")
+    ] = "all",
+    extractor: Annotated[
+        str | None, typer.Option(help="auto, given, local, llm, or several joined by + (given+local).")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Ask a sample of so many questions; the index is whole.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the sample and of the significance tests.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder that keeps index and rankings, to go on and compare.")
+    ] = None,
+    top_k: Annotated[int, typer.Option("--top-k", help="Passages asked for.")] = 10,
+    answers: Annotated[bool, typer.Option("--answers", help="Let the chat model answer; measure EM and F1.")] = False,
+    compare: Annotated[Path | None, typer.Option(help="The --out of another run on the same data.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Make rankings anew that --out has already.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw recall against latency into this PNG file.")] = None,
+    json_: Json = False,
+) -> None:
+    """Measure retrieval methods on a data set with gold passages: recall, rank, time and cost."""
+    with _rag(context, json_) as rag:
+        if plot is not None:
+            evaluation_plot.check(plot)
+        evaluation = run_evaluation(
+            dataset,
+            method.split(","),
+            extractor=extractor,
+            limit=limit,
+            seed=seed,
+            out=out,
+            top_k=top_k,
+            answers=answers,
+            compare=compare,
+            fresh=fresh,
+            settings=rag.settings,
+        )
+        for line in evaluation.undone:
+            _note(f"not done: {line}")
+        if plot is not None:
+            evaluation_plot.plot(evaluation, plot)
+        _print(json_, evaluation.as_dict(), evaluation_table.lines(evaluation))
+        _exit(1 if evaluation.undone else 0)
 
 
 @app.command()

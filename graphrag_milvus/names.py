@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import TypeAlias
 
-__all__ = ["candidate_names", "main_script"]
+__all__ = ["candidate_names", "main_script", "title_name"]
 
 Match: TypeAlias = "re.Match[str]"
 Found: TypeAlias = tuple[int, str]  # where it begins, and the name
@@ -35,9 +35,15 @@ _SCRIPTS = {
 }
 _MASK = "\0"  # stands where something was taken out, so that its neighbours do not join
 
+_DISAMBIGUATION = re.compile(r"\s*[(（][^()（）]*[)）]\s*$")
 _MOST_WORDS = 10  # a longer run of capitals is a heading
 _LONGEST_QUOTE = 80  # characters; a longer quotation is speech
 _HAN_LENGTHS = range(2, 13)  # characters
+
+
+def title_name(title: str) -> str:
+    """What a title names, without the bracket that tells it from others: `Theodred II (Bishop of Elmham)`."""
+    return " ".join(_DISAMBIGUATION.sub("", title).split()) or " ".join(title.split())
 
 
 def candidate_names(text: str, *, initial: bool = True) -> list[str]:

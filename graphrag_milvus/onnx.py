@@ -115,6 +115,13 @@ class LocalEmbeddings(Embeddings):
         """Tokens of a text that the model reads, its own marks included."""
         return self._load().max_tokens
 
+    def tokenizer(self) -> Tokenizer:
+        """A copy of the model's tokenizer that cuts nothing off, for whoever counts tokens."""
+        model = self._load().tokenizer
+        copy = type(model).from_str(model.to_str())
+        copy.no_truncation()
+        return copy
+
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """One unit vector for each text, in order."""
         rows: list[list[float]] = self.embed(texts).tolist()

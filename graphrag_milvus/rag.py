@@ -15,14 +15,19 @@ from tqdm.auto import tqdm
 from graphrag_milvus.builder.extractors import Extractor, make_extractor
 from graphrag_milvus.builder.pipeline import Pipeline, stored_id
 from graphrag_milvus.builder.readers import ReadFailure, read, shard_of
+from graphrag_milvus.builder.splitters import AnySplitter, Splitter, as_splitter, make_splitter
 from graphrag_milvus.builder.vectorizer import Vectorizer
 from graphrag_milvus.builder.writer import Writer
 from graphrag_milvus.embeddings import Embedder, make_embedder
 from graphrag_milvus.errors import SettingsError
 from graphrag_milvus.llm import LLM, make_llm
 from graphrag_milvus.retrieval.base import Method, Resources, check_question
+from graphrag_milvus.retrieval.kg2rag import KG2RAG
 from graphrag_milvus.retrieval.naive import Hybrid, Naive
+from graphrag_milvus.retrieval.ppr import PPR
+from graphrag_milvus.retrieval.reranker import make_reranker, rerank
 from graphrag_milvus.retrieval.retriever import PassageRetriever
+from graphrag_milvus.retrieval.scorers import CrossEncoder, Scorer
 from graphrag_milvus.retrieval.snapshot import SnapshotSource
 from graphrag_milvus.retrieval.subgraph import Subgraph
 from graphrag_milvus.settings import Settings, load_settings
@@ -42,7 +47,13 @@ from graphrag_milvus.types import (
 
 __all__ = ["METHODS", "GraphRAG", "Source"]
 
-METHODS: dict[str, Callable[[Resources], Method]] = {"naive": Naive, "hybrid": Hybrid, "subgraph": Subgraph}
+METHODS: dict[str, Callable[[Resources], Method]] = {
+    "naive": Naive,
+    "hybrid": Hybrid,
+    "subgraph": Subgraph,
+    "kg2rag": KG2RAG,
+    "ppr": PPR,
+}
 """The methods by name; `auto` picks one of them."""
 
 Source: TypeAlias = "str | Document | Path | Mapping[str, Any]"
@@ -59,6 +70,9 @@ class GraphRAG:
         llm: a chat model in place of the one that the settings name.
         embeddings: an embedder in place of the one that the settings name.
         extractor: an extractor in place of the one that the settings name.
+        splitter: a splitter in place of the one that the settings name: a function from a text to texts, or to
+            pairs of a text and its metadata; or an object with a method `split` that does this. langchain's
+            splitters fit. Name it anew in an attribute `recipe` when it changes, so that documents are split again.
 
     Raises:
         SettingsError: a setting cannot be used.
@@ -71,11 +85,13 @@ class GraphRAG:
         llm: BaseChatModel | None = None,
         embeddings: Embeddings | None = None,
         extractor: Extractor | None = None,
+        splitter: AnySplitter | None = None,
     ) -> None:
         self.settings = settings or load_settings()
         self._chat_model = llm
         self._embeddings = embeddings
         self._extractor = extractor
+        self._splitter = splitter
 
     def __enter__(self) -> GraphRAG:
         return self
@@ -109,8 +125,15 @@ class GraphRAG:
         return make_llm(self.settings.llm)
 
     @cached_property
+    def scorer(self) -> Scorer | None:
+        """The cross-encoder, or None where none is configured; it is loaded at its first use."""
+        folder = self.settings.retrieval.cross_encoder
+        return CrossEncoder(folder) if folder else None
+
+    @cached_property
     def _resources(self) -> Resources:
-        return Resources(self.store, self.embedder, SnapshotSource(self.store), self.settings.retrieval, self.llm)
+        snapshots = SnapshotSource(self.store)
+        return Resources(self.store, self.embedder, snapshots, self.settings.retrieval, self.llm, self.scorer)
 
     # Documents
 
@@ -120,6 +143,7 @@ class GraphRAG:
         *,
         extractor: str | None = None,
         shard: tuple[int, int] | None = None,
+        text_column: str = "",
         progress: bool | None = None,
     ) -> IndexReport:
         """Index documents: new ones are added, changed ones redone where they changed, the same ones left alone.
@@ -130,24 +154,25 @@ class GraphRAG:
             sources: texts, `Document`s, mappings with a document's fields, or `Path`s of files and folders.
             extractor: `auto`, `given`, `local`, `llm` or several joined by `+`, in place of the setting.
             shard: `(i, n)` indexes only the i-th of n equal parts, from `(1, n)` to `(n, n)`.
+            text_column: the column of tables, or field of JSON rows, that holds the text, where its name is unusual.
             progress: show a progress bar; left out, one is shown where somebody can see it.
 
         Raises:
-            SettingsError: the extractor needs something that is not set.
+            SettingsError: the extractor or the splitter needs something that is not set, or cannot use it.
             WorkspaceMismatchError: the workspace has vectors of another embedding model.
             StoreError: Milvus failed; call again to go on.
         """
         items = _as_list(sources)
-        chosen = self._make_extractor(extractor)
+        chosen, splitter = self._make_extractor(extractor), self._make_splitter()
         self.store.open(model=self.embedder.name, dimension=self.embedder.dimension)
-        documents = _documents(items)
+        documents = _documents(items, text_column)
         if shard is not None:
             documents = _part(documents, shard)
         total = len(items) if isinstance(items, list) and not any(isinstance(i, Path) for i in items) else None
         with ExitStack() as stack:
             bar = stack.enter_context(_bar(total if shard is None else None, progress))
             meter = stack.enter_context(self.llm.meter()) if self.llm is not None else None
-            report = self._pipeline(chosen, bar).run(documents)
+            report = self._pipeline(chosen, splitter, bar).run(documents)
         if meter is not None:
             report.llm_calls, report.tokens = meter.usage.calls, meter.usage.tokens
         return report
@@ -198,6 +223,7 @@ class GraphRAG:
 
         Raises:
             InputError: the question is empty, `k` is out of range, or the filter is not understood.
+            SettingsError: the method is unknown, or the second stage needs a model that is not configured.
         """
         k = self.settings.retrieval.top_k if k is None else k
         name, filter = method or self.settings.retrieval.method, filter.strip()
@@ -209,7 +235,7 @@ class GraphRAG:
                 return self._nothing(question, method or "none", trips.count)
             self.store.check(model=self.embedder.name, dimension=self.embedder.dimension, meta=meta)
             name, why = self._choose(name)
-        found = METHODS[name](self._resources).retrieve(question, k, filter)
+        found = self._find(name, question, k, filter)
         found.trace.notes[:0] = [why] if why else []
         found.trace.round_trips += trips.count
         return found
@@ -231,6 +257,14 @@ class GraphRAG:
 
     # Inside
 
+    def _find(self, method: str, question: str, k: int, filter: str) -> Retrieval:
+        """What the method finds, in the order of the second stage where there is one, which sees more than `k`."""
+        reranker = make_reranker(self._resources)
+        if reranker is None or k == 0:
+            return METHODS[method](self._resources).retrieve(question, k, filter)
+        more = max(k, self.settings.retrieval.rerank_passages)
+        return rerank(METHODS[method](self._resources).retrieve(question, more, filter), reranker, k)
+
     @property
     def _generator(self) -> Generator:
         return Generator(self.embedder, self.llm)
@@ -241,12 +275,17 @@ class GraphRAG:
         index = self.settings.index
         return make_extractor(name or index.extractor, llm=self.llm, spacy_model=index.spacy_model)
 
-    def _pipeline(self, extractor: Extractor, bar: Any) -> Pipeline:
+    def _make_splitter(self) -> Splitter:
+        if self._splitter is not None:
+            return as_splitter(self._splitter)
+        return make_splitter(self.settings.index, self.embedder)
+
+    def _pipeline(self, extractor: Extractor, splitter: Splitter, bar: Any) -> Pipeline:
         index = self.settings.index
         # A model is slow and paid for: a small window keeps what an interruption costs small.
         window = index.window if "llm" not in extractor.name else min(index.window, 2 * self.settings.llm.concurrency)
         vectorizer = Vectorizer(self.embedder)
-        return Pipeline(self.store, extractor, vectorizer, index.passage_size, window, bar.update)
+        return Pipeline(self.store, extractor, vectorizer, index.passage_size, window, bar.update, splitter)
 
     def _choose(self, method: str) -> tuple[str, str]:
         """The method's name and, for `auto`, why it is this one."""
@@ -283,11 +322,12 @@ def _as_list(sources: Source | Iterable[Source]) -> list[Source] | Iterable[Sour
     return sources if isinstance(sources, (list, Iterator)) else list(sources)
 
 
-def _documents(items: Iterable[Any]) -> Iterator[Document | ReadFailure]:
+def _documents(items: Iterable[Any], text_column: str) -> Iterator[Document | ReadFailure]:
+    seen: set[object] = set()  # one file under two names is read once
     for item in items:
         if isinstance(item, Path):
-            yield from read([item])
-        elif isinstance(item, Document):
+            yield from read([item], seen=seen, text_column=text_column)
+        elif isinstance(item, (Document, ReadFailure)):
             yield item
         elif isinstance(item, str):
             yield Document(item)

@@ -86,7 +86,15 @@ class IndexSettings(_Group):
     """How documents become passages and relations."""
 
     extractor: str = Field(default="auto", description="auto, given, local, llm, or several joined by +")
-    passage_size: int = Field(default=1_200, ge=50, le=16_000, description="characters in one passage at the most")
+    splitter: Literal["auto", "length", "outline", "pattern", "meaning"] = Field(
+        default="auto", description="where passages end; auto: by the outline where a text has one, else by length"
+    )
+    split_pattern: str = Field(default="", description="for splitter=pattern: matches where a passage begins")
+    numbered_headings: bool = Field(default=False, description="lines such as '2.1 Methods' are headings too")
+    passage_size: int = Field(default=1_200, ge=50, le=16_000, description="size of one passage at the most")
+    size_unit: Literal["characters", "tokens"] = Field(
+        default="characters", description="what passage_size counts; tokens are those of the embedding model"
+    )
     spacy_model: str = "en_core_web_sm"
     window: int = Field(default=256, ge=1, description="documents that are in work, and in memory, at once")
 
@@ -102,6 +110,14 @@ class RetrievalSettings(_Group):
     entity_threshold: float = Field(default=0.5, ge=-1, le=1, description="least cosine for a similar entity name")
     candidates: int = Field(default=300, ge=1, le=16_384, description="relations shown to the reranker at the most")
     selected: int = Field(default=10, ge=1, description="relations that the reranker may select")
+    prompt_tokens: int = Field(default=3_000, ge=1, description="tokens of a reranker's prompt at the most")
+    rerank: Literal["none", "local", "cross-encoder", "model"] = Field(
+        default="none", description="what puts the passages that a method found in a better order"
+    )
+    rerank_passages: int = Field(default=20, ge=1, le=16_384, description="passages that are reranked; k if larger")
+    cross_encoder: str | None = Field(
+        default=None, description="folder of an ONNX cross-encoder, which then also scores the trees of kg2rag"
+    )
 
 
 class _OpenAIEnvironment(PydanticBaseSettingsSource):

@@ -101,6 +101,12 @@ class Passage:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     triplets: tuple[Any, ...] = ()
 
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The headings above it in its document, from the highest down, as its metadata has them."""
+        found = self.metadata.get("headings")
+        return tuple(h for h in found if isinstance(h, str)) if isinstance(found, (list, tuple)) else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Entity:
@@ -190,6 +196,7 @@ class Trace:
         expanded: how many relations the seeds reach.
         candidates: how many of them the reranker saw.
         selected: relations that it chose, best first: `{id, text, entities, passage_ids, score}`.
+        scores: for each passage that was retrieved, by id, what each source gave it, before they were brought together.
         path: one line for each step from the question to a passage.
         reasons: the model's own words on its selection.
         timings_ms: milliseconds by stage.
@@ -204,6 +211,7 @@ class Trace:
     candidates: int = 0
     candidate_ids: list[str] = field(default_factory=list)
     selected: list[dict[str, Any]] = field(default_factory=list)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
     path: list[str] = field(default_factory=list)
     reasons: str = ""
     timings_ms: dict[str, float] = field(default_factory=dict)

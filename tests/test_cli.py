@@ -121,7 +121,7 @@ def test_filter_and_workspace_hold(run: Run, corpus: Path) -> None:
 
 def test_what_cannot_be_indexed_is_said_and_the_rest_is_done(run: Run, corpus: Path, tmp_path: Path) -> None:
     latin = tmp_path / "latin.txt"
-    latin.write_bytes("Zürich".encode("latin-1"))
+    latin.write_bytes("Привет".encode("cp1251"))
     result = run(
         "index", str(corpus), str(latin), str(tmp_path / "missing"), "--json", "--extractor", "given", status=1
     )

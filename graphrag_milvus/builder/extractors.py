@@ -22,7 +22,7 @@ from graphrag_milvus import prompts
 from graphrag_milvus.builder.recogniser import Place, entities, pipeline_version, reads
 from graphrag_milvus.errors import ModelError, SettingsError
 from graphrag_milvus.llm import LLM, Messages
-from graphrag_milvus.names import candidate_names
+from graphrag_milvus.names import candidate_names, title_name
 from graphrag_milvus.sentences import sentence_spans
 from graphrag_milvus.types import ExtractedRelation, Extraction, Passage, normalize_name
 
@@ -188,7 +188,7 @@ class LocalExtractor:
 
 
 def _sentences(passage: Passage, spans: Sequence[Span], found: Sequence[Place]) -> Extraction:
-    title = _title_name(passage.title)
+    title = title_name(passage.title)
     fits = _bytes(title) <= MOST_NAME_BYTES
     warning = f"the title has more than {MOST_NAME_BYTES:,} bytes and is tied to no sentence: {_shortened(title)}"
     first = [title] if title and fits else []
@@ -213,12 +213,6 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
 
 
 _ARTICLE = re.compile(r"^(?:the|an?)\s+")
-_DISAMBIGUATION = re.compile(r"\s*[(（][^()（）]*[)）]\s*$")
-
-
-def _title_name(title: str) -> str:
-    """The title without the bracket that tells it from others: "Theodred II (Bishop of Elmham)"."""
-    return _text(_DISAMBIGUATION.sub("", title)) or _text(title)
 
 
 def _blocks(text: str, spans: Sequence[Span], size: int = 5_000) -> list[Place]:
@@ -322,7 +316,7 @@ def _as_list(triple: Any) -> Any:
 def _ask_entities(passage: Passage) -> Messages:
     example = _passage_json(prompts.EXTRACT_EXAMPLE_TITLE, prompts.EXTRACT_EXAMPLE_TEXT)
     answer = _json({"entities": prompts.EXTRACT_EXAMPLE_ENTITIES})
-    question = _passage_json(passage.title, passage.text)
+    question = _passage_json(passage.title, passage.text, headings=passage.headings)
     return [("system", prompts.EXTRACT_ENTITIES_SYSTEM), ("human", example), ("ai", answer), ("human", question)]
 
 
@@ -330,13 +324,13 @@ def _ask_triples(passage: Passage, entities: Sequence[str]) -> Messages:
     known = prompts.EXTRACT_EXAMPLE_ENTITIES
     example = _passage_json(prompts.EXTRACT_EXAMPLE_TITLE, prompts.EXTRACT_EXAMPLE_TEXT, known)
     answer = _json({"triples": prompts.EXTRACT_EXAMPLE_TRIPLES})
-    question = _passage_json(passage.title, passage.text, entities)
+    question = _passage_json(passage.title, passage.text, entities, passage.headings)
     return [("system", prompts.EXTRACT_TRIPLES_SYSTEM), ("human", example), ("ai", answer), ("human", question)]
 
 
-def _passage_json(title: str, text: str, entities: Sequence[str] = ()) -> str:
+def _passage_json(title: str, text: str, entities: Sequence[str] = (), headings: Sequence[str] = ()) -> str:
     """A passage as JSON, out of which no wording of its text can break."""
-    given: dict[str, Any] = {"title": title, "text": text, "entities": list(entities)}
+    given: dict[str, Any] = {"title": title, "headings": list(headings), "text": text, "entities": list(entities)}
     return _json({name: value for name, value in given.items() if value})
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ReadFailure", "find", "known", "normal_path", "source_of", "suffix_of", "system_says"]
+__all__ = ["ReadFailure", "find", "identity", "known", "normal_path", "source_of", "suffix_of", "system_says"]
 
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -19,7 +19,8 @@ class ReadFailure:
     """A file, or a part of one, that gave no document.
 
     Attributes:
-        source: the path; `path:LINE` in JSON Lines (from 1), `path[INDEX]` in a JSON list (from 0).
+        source: the path; `path:LINE` in JSON Lines and CSV (from 1), `path[INDEX]` in a JSON list and Parquet
+            (from 0), `path, page N` in PDF.
         reason: what is wrong with it and, where that helps, what to do.
     """
 
@@ -58,7 +59,7 @@ def _matches(pattern: Path, suffixes: Collection[str]) -> Iterator[Path | ReadFa
     """Not `glob.glob`: in its `**` two folders that link to each other keep it busy for good."""
     first = next(place for place, part in enumerate(pattern.parts) if _MAGIC.search(part))
     base, rest = Path(*pattern.parts[:first]), pattern.parts[first:]
-    with_hidden = any(part.startswith(".") for part in rest)
+    with_hidden = _is_hidden(Path(*rest))
     try:
         found = sorted(base.glob("/".join(rest)))
     except ValueError as error:
@@ -69,29 +70,24 @@ def _matches(pattern: Path, suffixes: Collection[str]) -> Iterator[Path | ReadFa
 
 
 def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return any(part.startswith(".") and part != ".." for part in path.parts)
 
 
 def _walk(start: list[Path], suffixes: Collection[str]) -> Iterator[Path | ReadFailure]:
     """The files of a known kind in and below `start`, sorted; a stack and not recursion, for folders of any depth."""
     waiting = start[::-1]
-    seen: set[tuple[int, int]] = set()
+    seen: set[object] = set()
     while waiting:
         path = waiting.pop()
         if not _is_folder(path):
             if suffix_of(path, suffixes):
                 yield path
-        elif (identity := _identity(path)) not in seen:
-            seen.add(identity)
+        elif (key := identity(path)) not in seen:
+            seen.add(key)
             try:
                 waiting += sorted((child for child in path.iterdir() if not _is_hidden(Path(child.name))), reverse=True)
             except OSError as error:
                 yield ReadFailure(source_of(path), system_says(error))
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    info = path.stat()
-    return info.st_dev, info.st_ino
 
 
 def _is_folder(path: Path) -> bool:
@@ -120,6 +116,15 @@ def normal_path(path: Path) -> str:
     return os.path.normpath(path.absolute())
 
 
+def identity(path: Path) -> object:
+    """Equal for all names that lead to one file or folder, through links or not."""
+    try:
+        info = path.stat()
+    except (OSError, ValueError):
+        return normal_path(path)
+    return (info.st_dev, info.st_ino) if info.st_ino else normal_path(path)  # some systems number no files
+
+
 def suffix_of(path: Path, suffixes: Collection[str]) -> str:
     """The longest of `suffixes` in which the file's name ends, in capitals or not; "" where none does."""
     name = path.name.lower()
@@ -128,7 +133,9 @@ def suffix_of(path: Path, suffixes: Collection[str]) -> str:
 
 def known(suffixes: Collection[str]) -> str:
     """The kinds of file that there are, for a message."""
-    return "known are " + ", ".join(sorted(suffixes))
+    packed = {f"{suffix}.gz" for suffix in suffixes}
+    names = (suffix for suffix in sorted(suffixes) if suffix not in packed)
+    return "known are " + ", ".join(f"{name}[.gz]" if f"{name}.gz" in suffixes else name for name in names)
 
 
 def system_says(error: OSError) -> str:

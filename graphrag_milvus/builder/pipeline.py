@@ -15,7 +15,7 @@ from typing import Any
 
 from graphrag_milvus.builder.extractors import Extractor
 from graphrag_milvus.builder.readers import ReadFailure
-from graphrag_milvus.builder.splitters import split
+from graphrag_milvus.builder.splitters import OutlineSplitter, Splitter, split
 from graphrag_milvus.builder.vectorizer import Vectorizer, Vectors
 from graphrag_milvus.builder.writer import StoredDocument, StoredPassage, Writer, document_key
 from graphrag_milvus.errors import EmbeddingError, IdCollisionError, InputError
@@ -74,9 +74,10 @@ class Pipeline:
         store: an open store.
         extractor: finds the relations of passages.
         vectorizer: makes the vectors.
-        passage_size: characters in one passage at the most.
+        passage_size: characters in one passage at the most, where no splitter is given.
         window: documents in work at once; what is lost by an interruption is at most that.
         on_progress: called with the number of documents done, as they are done.
+        splitter: makes passages of documents; None does it by the outline, as `auto` does.
     """
 
     store: MilvusStore
@@ -85,7 +86,9 @@ class Pipeline:
     passage_size: int = 1_200
     window: int = 256
     on_progress: Callable[[int], None] = lambda _: None
+    splitter: Splitter | None = None
     _began: int = field(default=0, init=False, repr=False)  # milliseconds since 1970
+    _redone: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def run(self, documents: Iterable[Document | ReadFailure]) -> IndexReport:
         """Index everything; a document that cannot be is reported and the others are done.
@@ -94,12 +97,14 @@ class Pipeline:
             StoreError: Milvus is gone; run the same again to go on.
         """
         started, self._began = time.monotonic(), int(time.time() * 1000)
+        self._redone.clear()
         report = IndexReport()
         for window in self._windows(documents, report):
             self._index(window, report)
             self.on_progress(len(window))
         if report.passages:
             self.store.flush()
+        report.warnings.extend(f"documents {what}: {count:,}" for what, count in self._redone.items())
         report.seconds = round(time.monotonic() - started, 3)
         return report
 
@@ -150,14 +155,34 @@ class Pipeline:
                 continue
             if old.indexed_at > self._began:
                 report.warnings.append(f"{document.id}: came before with other content; the last one counts")
-            work.append(_Work(document, digest, old.indexed_at > 0, split(document, self.passage_size)))
+            try:
+                passages = self._split(document)
+            except (InputError, EmbeddingError) as error:
+                report.failed.append(_failure(document, str(error)))
+                continue
+            self._redone.update(_anew(old.hash, digest, self._splitter.recipe, self.extractor.recipe))
+            work.append(_Work(document, digest, old.indexed_at > 0, passages))
         return work
 
+    @property
+    def _splitter(self) -> Splitter:
+        return self.splitter or OutlineSplitter(self.passage_size)
+
+    def _split(self, document: Document) -> list[Passage]:
+        """The passages; what the splitter says of one has to be storable as the document's metadata has."""
+        passages = split(document, self.passage_size, self._splitter)
+        if not passages:
+            raise InputError(f"splitter {self._splitter.recipe!r} gave no passage of {document.text.strip()[:60]!r}")
+        return [p if p.metadata is document.metadata else replace(p, metadata=_metadata(p.metadata)) for p in passages]
+
     def _hash(self, document: Document) -> str:
+        """Of the document, of the splitter and of the extractor, so that what changed can be told."""
+        parts = self._content(document), content_hash(self._splitter.recipe), content_hash(self.extractor.recipe)
+        return ".".join((parts[0], parts[1][:15], parts[2][:15]))
+
+    def _content(self, document: Document) -> str:
         return content_hash(
             _VERSION,
-            str(self.passage_size),
-            self.extractor.recipe,
             document.title,
             document.source,
             document.text,
@@ -166,7 +191,8 @@ class Pipeline:
         )
 
     def _recipe(self, passage: Passage) -> str:
-        return content_hash(_VERSION, self.extractor.recipe, _fingerprint(passage.triplets))
+        """Changes with all that relations and vector are made of, beside title and text, which the id has."""
+        return content_hash(_VERSION, self.extractor.recipe, _fingerprint(passage.triplets), *passage.headings)
 
     def _write(self, writer: Writer, work: Sequence[_Work], report: IndexReport) -> None:
         writer.open([w.document for w in work], self.vectorizer.dimension)
@@ -307,7 +333,7 @@ def _usable(document: Document) -> Document:
         title=title,
         text=text,
         source=_clean(document.source),
-        metadata=_metadata(document),
+        metadata=_metadata(document.metadata),
         triplets=tuple(triplets) if isinstance(triplets, Iterator) else triplets,  # they are read more than once
     )
 
@@ -330,14 +356,14 @@ def _check(document: Document) -> None:
             raise InputError(f"{name} has {used:,} bytes; the most is {limit:,}")
 
 
-def _metadata(document: Document) -> dict[str, Any]:
+def _metadata(given: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata as it comes back from JSON.
 
     Raises:
         InputError: it is no JSON, or too much.
     """
     try:
-        text = _clean(json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False))
+        text = _clean(json.dumps(dict(given), ensure_ascii=False, allow_nan=False))
         metadata: dict[str, Any] = json.loads(text, parse_int=_int64)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"metadata is not JSON ({error}); give texts, finite numbers, lists and mappings") from None
@@ -394,6 +420,15 @@ def _expected(work: Sequence[_Work], plan: _Plan, relations: Sequence[Relation])
         )
         for w in work
     }
+
+
+def _anew(old: str, new: str, splitter: str, extractor: str) -> list[str]:
+    """What happens anew to a document because of settings alone, where it was finished with others."""
+    before, after = old.split("."), new.split(".")
+    if len(before) != len(after):
+        return []
+    changed = zip(before[1:], after[1:], (("split", splitter), ("extracted", extractor)), strict=True)
+    return [f"{what} again, since that is done by {recipe!r} now" for a, b, (what, recipe) in changed if a != b]
 
 
 def _failure(document: Document, reason: str) -> dict[str, str]:

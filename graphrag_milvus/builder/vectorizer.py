@@ -28,8 +28,8 @@ class Vectorizer:
         return self.embedder.dimension
 
     def passages(self, passages: Sequence[Passage]) -> Vectors:
-        """A passage is found by its title and its text."""
-        return self.embedder.embed([f"{p.title}\n{p.text}" if p.title else p.text for p in passages])
+        """A passage is found by its title, the headings above it, and its text."""
+        return self.embedder.embed([_with_context(p) for p in passages])
 
     def relations(self, relations: Sequence[Relation], titles: Sequence[str]) -> Vectors:
         """A triple is found by its text; a sentence with its title, for the sake of its pronouns."""
@@ -38,6 +38,12 @@ class Vectorizer:
     def entities(self, entities: Sequence[Entity]) -> Vectors:
         """An entity is found by its normalised name, so that every spelling gives the same vector."""
         return self.embedder.embed([entity.name for entity in entities])
+
+
+def _with_context(passage: Passage) -> str:
+    """Headings on one line; those that are the title, or stand in the text, are not said twice."""
+    path = [h for h in passage.headings if h != passage.title and h not in passage.text]
+    return "\n".join(part for part in (passage.title, " > ".join(path), passage.text) if part)
 
 
 def _in_context(relation: Relation, title: str) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from graphrag_milvus.embeddings import Embedder
 from graphrag_milvus.errors import InputError
 from graphrag_milvus.llm import LLM
+from graphrag_milvus.retrieval.scorers import Scorer
 from graphrag_milvus.retrieval.snapshot import SnapshotSource
 from graphrag_milvus.settings import RetrievalSettings
 from graphrag_milvus.store import WINDOW, Hit, MilvusStore
@@ -27,13 +28,14 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Resources:
-    """What a method works with."""
+    """What a method works with; `scorer` is the cross-encoder, where one is configured."""
 
     store: MilvusStore
     embedder: Embedder
     snapshots: SnapshotSource
     settings: RetrievalSettings
     llm: LLM | None = None
+    scorer: Scorer | None = None
 
 
 class Method(Protocol):
@@ -91,9 +93,11 @@ def scored(passage_id: int, row: Mapping[str, Any], score: float) -> ScoredPassa
     )
 
 
-def dense(resources: Resources, vector: Vector, k: int, filter: str) -> list[Hit]:
+def dense(
+    resources: Resources, vector: Vector, k: int, filter: str, fields: Sequence[str] = PASSAGE_FIELDS
+) -> list[Hit]:
     """The `k` passages whose vectors are nearest to the question's."""
-    return resources.store.search("passages", vector[None], k, filter=filter, fields=PASSAGE_FIELDS)[0]
+    return resources.store.search("passages", vector[None], k, filter=filter, fields=fields)[0]
 
 
 def finish(trace: Trace, watch: Stopwatch, question: str, passages: Sequence[ScoredPassage]) -> Retrieval:

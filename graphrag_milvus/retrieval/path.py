@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,12 @@ from graphrag_milvus.retrieval.snapshot import Snapshot
 from graphrag_milvus.store import Hit
 from graphrag_milvus.types import ScoredPassage
 
-__all__ = ["explain"]
+__all__ = ["Chain", "chains", "explain", "line", "spelled"]
 
 Ints = npt.NDArray[np.int64]
-Parents = dict[int, tuple[int, int]]
+Chain: TypeAlias = "list[tuple[int, int]]"
+"""Steps from the question to a relation: an entity (-1 for the question itself) and the relation that it leads to."""
+Parents: TypeAlias = "dict[int, tuple[int, int]]"
 """For each relation the relation before it (-1 at a seed) and the entity between the two (-1 at a seed relation)."""
 
 _MOST = 5
@@ -42,17 +44,43 @@ def explain(
         hits: their texts by relation id.
         named: `entity_ids` and `names` of those that were selected, by relation id.
     """
-    if not len(positions):
-        return []
-    parents = _parents(snapshot, seeds, positions)
-    names = _names(named)
-    lines = []
+    wanted: dict[str, int] = {}
     for passage in passages[:_MOST]:
         ids = [int(s["id"]) for s in selected if passage.id in s["passage_ids"]]
         at = snapshot.incidence.relation_positions(ids[:1])
-        if len(at) and int(at[0]) in parents:
-            lines.append(_line(int(at[0]), parents, snapshot, hits, names, passage=passage))
-    return lines
+        if len(at) and at[0] >= 0:
+            wanted[passage.id] = int(at[0])
+    found = chains(snapshot, seeds, positions, list(wanted.values()))
+    texts = {i: str(hit.row["text"]) for i, hit in hits.items()}
+    names = spelled(named)
+    return [
+        line(found[wanted[p.id]], snapshot, texts, names, passage=p)
+        for p in passages[:_MOST]
+        if wanted.get(p.id) in found
+    ]
+
+
+def chains(snapshot: Snapshot, seeds: Seeds, positions: Ints, targets: Sequence[int]) -> dict[int, Chain]:
+    """The shortest way from a seed to each of the relations that have one over shared entities.
+
+    Args:
+        positions: relations that ways may lead over, the heaviest first, so that of two shortest ways the heavier
+            is told.
+        targets: positions of relations; those that are not among `positions` have no way.
+    """
+    if not len(positions):
+        return {}
+    parents = _parents(snapshot, seeds, positions)
+    return {target: _chain(target, parents) for target in targets if target in parents}
+
+
+def _chain(relation: int, parents: Parents) -> Chain:
+    steps = []
+    while relation >= 0:
+        before, entity = parents[relation]
+        steps.append((entity, relation))
+        relation = before
+    return steps[::-1]
 
 
 def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
@@ -99,31 +127,26 @@ def _visit(parents: Parents, queue: deque[int], relation: int, before: int, enti
         queue.append(relation)
 
 
-def _line(
-    relation: int,
-    parents: Parents,
-    snapshot: Snapshot,
-    hits: Mapping[int, Hit],
-    names: Mapping[int, str],
-    *,
-    passage: ScoredPassage,
+def line(
+    chain: Chain, snapshot: Snapshot, texts: Mapping[int, str], names: Mapping[int, str], *, passage: ScoredPassage
 ) -> str:
-    steps = [f"passage {passage.title or passage.id!r}"]
-    while relation >= 0:
-        before, entity = parents[relation]
+    """A chain in words.
+
+    Args:
+        texts: of relations, by id; one that is missing is told by its number.
+        names: of entities as they are spelled, by id; else the normalised name stands.
+    """
+    steps = []
+    for entity, relation in chain:
+        entity_id = int(snapshot.incidence.entity_ids[entity]) if entity >= 0 else -1
         relation_id = int(snapshot.incidence.relation_ids[relation])
-        steps.append(f'"{hits[relation_id].row["text"]}"' if relation_id in hits else f"relation {relation_id}")
-        if entity >= 0:
-            entity_id = int(snapshot.incidence.entity_ids[entity])
-            steps.append(names.get(entity_id) or snapshot.lexicon.name(entity_id))
-        else:
-            steps.append("question")
-        relation = before
-    return " -> ".join(reversed(steps))
+        steps.append((names.get(entity_id) or snapshot.lexicon.name(entity_id)) if entity >= 0 else "question")
+        steps.append(f'"{texts[relation_id]}"' if relation_id in texts else f"relation {relation_id}")
+    return " -> ".join([*steps, f"passage {passage.title or passage.id!r}"])
 
 
-def _names(named: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
-    """Entities as the selected relations spell them."""
+def spelled(named: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    """Entities as relations spell them: `entity_ids` and `names` of each, by relation id."""
     return {
         int(key): str(name)
         for row in named.values()

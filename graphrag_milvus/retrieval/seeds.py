@@ -16,7 +16,7 @@ from graphrag_milvus.retrieval.snapshot import Snapshot
 from graphrag_milvus.store import WINDOW, Hit
 from graphrag_milvus.types import entity_id, normalize_name
 
-__all__ = ["Seeds", "find_seeds", "named_entities", "names_to_look_up"]
+__all__ = ["Seeds", "find_entities", "find_seeds", "named_entities", "names_to_look_up"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -99,12 +99,27 @@ def find_seeds(
         vectors: the question's in row 0, those of `names` after it.
     """
     settings = resources.settings
-    near = _near_entities(vectors[1:], snapshot, resources, filter)
+    seeds = find_entities(question, vectors[1:], names, snapshot, resources, filter=filter)
     reach = min(2 * settings.relation_seeds, WINDOW)
     alike = resources.store.search("relations", vectors[:1], reach, filter=filter)[0]
-    seeds = Seeds(np.zeros(len(snapshot.incidence.entity_ids)), np.zeros(len(snapshot.incidence.relation_ids)))
-    _add_entities(seeds, named_entities(question, snapshot), names, near, snapshot, least=settings.entity_threshold)
     _add_relations(seeds, alike, snapshot, weighted=settings.relation_seeds)
+    return seeds
+
+
+def find_entities(
+    question: str,
+    vectors: npt.NDArray[np.float32],
+    names: Sequence[str],
+    snapshot: Snapshot,
+    resources: Resources,
+    *,
+    filter: str,
+) -> Seeds:
+    """The seeds that are entities: named in the question, or near to one of `names`, whose vectors are given."""
+    near = _near_entities(vectors, snapshot, resources, filter)
+    seeds = Seeds(np.zeros(len(snapshot.incidence.entity_ids)), np.zeros(len(snapshot.incidence.relation_ids)))
+    named, least = named_entities(question, snapshot), resources.settings.entity_threshold
+    _add_entities(seeds, named, names, near, snapshot, least=least)
     return seeds
 
 

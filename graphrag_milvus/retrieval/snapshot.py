@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_milvus.graph import Incidence
+from graphrag_milvus.graph import Incidence, PassageGraph
+from graphrag_milvus.names import title_name
 from graphrag_milvus.retrieval.lexicon import Lexicon
 from graphrag_milvus.store import MilvusStore
+from graphrag_milvus.types import entity_id
 
 __all__ = ["Snapshot", "SnapshotSource", "derive"]
 
@@ -26,14 +28,19 @@ class Snapshot:
     """The graph of a workspace at one revision.
 
     Attributes:
-        incidence: relations by entities.
+        graph: the incidence with the passages, those without relations among them.
         lexicon: the names of those entities.
         passages_of_entity: int64, shape (entities,): how many passages mention each entity.
     """
 
-    incidence: Incidence
+    graph: PassageGraph
     lexicon: Lexicon
     passages_of_entity: npt.NDArray[np.int64]
+
+    @property
+    def incidence(self) -> Incidence:
+        """Relations by entities."""
+        return self.graph.incidence
 
 
 @dataclass
@@ -79,13 +86,24 @@ def derive(store: MilvusStore) -> Snapshot:
         relation_ids.append(int(row["id"]))
         passage_ids.append(int(row["passage_id"]))
         entities.append([int(e) for e in row["entity_ids"]])
-        for entity_id, name in zip(row["entity_ids"], row["names"], strict=False):
-            lexicon.add(str(name), int(entity_id))
+        for key, name in zip(row["entity_ids"], row["names"], strict=False):
+            lexicon.add(str(name), int(key))
     place = {relation_id: n for n, relation_id in enumerate(relation_ids)}
     for relation_id, mentioned in _mentions(store, lexicon):
         if relation_id in place:
             entities[place[relation_id]].extend(mentioned)
-    return _snapshot(Incidence.from_rows(relation_ids, passage_ids, entities), lexicon)
+    return _snapshot(_with_passages(Incidence.from_rows(relation_ids, passage_ids, entities), store), lexicon)
+
+
+def _with_passages(incidence: Incidence, store: MilvusStore) -> PassageGraph:
+    """The incidence with all passages; the subject of one is the entity that its title names, if there is one."""
+    titles = {int(row["id"]): str(row["title"]) for row in store.iterate("passages", ["title"])}
+    for orphan in set(incidence.passage_ids.tolist()) - set(titles):
+        titles[orphan] = ""  # its relations are about to be deleted, or it about to be written
+    ids = np.array(sorted(titles), dtype=np.int64)
+    names = [title_name(titles[passage]) for passage in ids.tolist()]
+    about = incidence.entity_positions([entity_id(name) if name else -1 for name in names])
+    return PassageGraph(incidence, ids, about)
 
 
 def _mentions(store: MilvusStore, lexicon: Lexicon) -> Iterator[tuple[int, list[int]]]:
@@ -94,8 +112,8 @@ def _mentions(store: MilvusStore, lexicon: Lexicon) -> Iterator[tuple[int, list[
         yield int(row["id"]), [mention.entity_id for mention in lexicon.match(row["text"], respect_case=True)]
 
 
-def _snapshot(incidence: Incidence, lexicon: Lexicon) -> Snapshot:
-    return Snapshot(incidence, lexicon, _passages_of_entity(incidence))
+def _snapshot(graph: PassageGraph, lexicon: Lexicon) -> Snapshot:
+    return Snapshot(graph, lexicon, _passages_of_entity(graph.incidence))
 
 
 def _passages_of_entity(incidence: Incidence) -> npt.NDArray[np.int64]:
@@ -109,5 +127,4 @@ def _passages_of_entity(incidence: Incidence) -> npt.NDArray[np.int64]:
 
 def _restrict(snapshot: Snapshot, store: MilvusStore, filter: str) -> Snapshot:
     allowed = np.fromiter((int(row["id"]) for row in store.iterate("passages", [], filter=filter)), dtype=np.int64)
-    incidence = snapshot.incidence.within(np.isin(snapshot.incidence.passage_ids, allowed))
-    return _snapshot(incidence, snapshot.lexicon)
+    return _snapshot(snapshot.graph.within(allowed), snapshot.lexicon)

@@ -18,56 +18,39 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reading import NAME_IT, ids, only, reason, write, write_lines
 
-from graphrag_milvus.builder import readers
+import graphrag_milvus
+from graphrag_milvus.builder.paths import known
 from graphrag_milvus.builder.readers import (
     ReadFailure,
+    Row,
     file_document,
     read,
+    read_rows,
     reader,
     row_document,
     shard_of,
     whole_text,
 )
+from graphrag_milvus.builder.readers.registry import READERS
 from graphrag_milvus.errors import InputError, UsageError
 from graphrag_milvus.types import Document
 
-KNOWN = ".json, .jsonl, .markdown, .md, .ndjson, .text, .txt"
+KNOWN = (
+    "known are .csv[.gz], .docm, .docx, .htm[.gz], .html[.gz], .json[.gz], .jsonl[.gz], .markdown[.gz], .md[.gz], "
+    ".ndjson[.gz], .parquet, .pdf, .text[.gz], .tsv[.gz], .txt[.gz], .xhtml[.gz]"
+)
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes, links and sockets of a POSIX system")
 
 
-def write(path: str, content: str | bytes = "Some text.") -> Path:
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return file
-
-
-def write_lines(path: str, *rows: Any) -> Path:
-    return write(path, "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-
-
-def ids(*paths: str | Path) -> list[str]:
-    return [item.id if isinstance(item, Document) else f"{item.source}: {item.reason}" for item in read(paths)]
-
-
-def only(path: str | Path) -> Document:
-    (item,) = read([path])
-    assert isinstance(item, Document), item
-    return item
-
-
-def reason(path: str | Path) -> str:
-    (item,) = read([path])
-    assert isinstance(item, ReadFailure), item
-    assert item.source == str(path)
-    return item.reason
-
-
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry() -> Iterator[None]:
     """Readers of the test alone."""
-    monkeypatch.setattr(readers, "_READERS", dict(readers._READERS))
+    before = dict(READERS)
+    yield
+    READERS.clear()
+    READERS.update(before)
 
 
 # --- texts --------------------------------------------------------------------------------------------------------
@@ -129,10 +112,11 @@ def test_utf16_of_the_other_order_and_many_lines() -> None:
 
 
 def test_what_is_not_utf8_says_where() -> None:
-    write("a.txt", b"Caf\xe9 in Basel")
-    assert reason("a.txt") == "not UTF-8 (byte 0xE9 at position 3); convert it, for example with iconv"
-    write("b.md", b"\xef\xbb\xbf" + b"x" * 9 + b"\xe9")
-    assert "(byte 0xE9 at position 12)" in reason("b.md")
+    write("a.txt", b"\xe9\xe8\xea \xe0\xe1")
+    said = "not UTF-8 (byte 0xE9 at position 0), and not to be told what else; convert it, for example with iconv"
+    assert reason("a.txt") == said
+    write("b.md", b"\xef\xbb\xbf" + b"x" * 9 + b"\x81")
+    assert "(byte 0x81 at position 12)" in reason("b.md")
     write("c.json", b'{"text": "\xff"}')
     assert "(byte 0xFF at position 10)" in reason("c.json")
 
@@ -193,7 +177,7 @@ def test_a_row_of_a_text_alone() -> None:
     write_lines(
         "a.ndjson", {"text": " A text. ", "title": None, "id": None, "metadata": None, "triplets": None, "more": 1}
     )
-    assert only("a.ndjson") == Document(" A text. ", source="a.ndjson")
+    assert only("a.ndjson") == Document(" A text. ", source="a.ndjson", metadata={"more": 1})
 
 
 def test_a_number_is_a_name_too() -> None:
@@ -234,7 +218,7 @@ def test_a_broken_line_is_named_and_the_others_go_on() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"title": "T", "body": "x"}, 'has no "text"; it has "title", "body"'),
+        ({"title": "T", "review": "x"}, f'has no "text"; it has "title", "review"{NAME_IT}'),
         ({}, 'has no "text"; it has nothing'),
         ({"text": None}, '"text" is null, not a text'),
         ({"text": 5}, '"text" is a number, not a text'),
@@ -311,7 +295,7 @@ def test_lone_surrogates_become_replacement_characters() -> None:
     )
     assert failures == [
         ReadFailure("a.jsonl:2", '"text" is a number, not a text'),
-        ReadFailure("a.jsonl:3", 'has no "text"; it has "\ufffd"'),
+        ReadFailure("a.jsonl:3", f'has no "text"; it has "\ufffd"{NAME_IT}'),
     ]
 
 
@@ -352,7 +336,7 @@ def test_a_list_of_rows() -> None:
     write("a.json", json.dumps([{"id": "1", "text": "x"}, {"title": "no text"}, 5, {"id": "4", "text": "x"}], indent=2))
     assert ids("a.json") == [
         "1",
-        'a.json[1]: has no "text"; it has "title"',
+        f'a.json[1]: has no "text"; it has "title"{NAME_IT}',
         "a.json[2]: the row is a number, not an object with a text",
         "4",
     ]
@@ -361,8 +345,8 @@ def test_a_list_of_rows() -> None:
 def test_one_row() -> None:
     write("a.json", json.dumps({"title": "T", "text": "x"}))
     assert only("a.json") == Document("x", title="T", source="a.json")
-    write("b.json", json.dumps({"title": "T", "body": "x"}))
-    assert reason("b.json") == 'has no "text"; it has "title", "body"'
+    write("b.json", json.dumps({"title": "T", "review": "x"}))
+    assert reason("b.json") == f'has no "text"; it has "title", "review"{NAME_IT}'
     write("c.json", "5")
     assert reason("c.json") == "the row is a number, not an object with a text"
 
@@ -389,7 +373,7 @@ def test_hipporag_openie() -> None:
         Document("Two.\nThree.", title="B", source="openie.json", triplets=[]),
         Document("Text that does not begin\nwith its title.", title="C", source="openie.json"),
         Document("Four.", source="openie.json"),
-        ReadFailure("openie.json.docs[4]", 'has no "text"; it has "title"'),
+        ReadFailure("openie.json.docs[4]", f'has no "text"; it has "title"{NAME_IT}'),
         ReadFailure("openie.json.docs[5]", "the row is null, not an object with a text"),
     ]
 
@@ -442,7 +426,7 @@ def test_a_folder_is_read_sorted_with_all_below_it_and_without_hidden_files() ->
         "b.txt",
         "a/z.md",
         "a/b/c.txt",
-        "c.parquet",
+        "c.rtf",
         "README",
         ".hidden.txt",
         ".git/a.txt",
@@ -458,7 +442,7 @@ def test_a_folder_is_read_sorted_with_all_below_it_and_without_hidden_files() ->
 
 
 def test_patterns() -> None:
-    for name in ["b.txt", "a/z.md", "a/b/c.txt", "c.parquet", ".hidden.txt", ".git/a.txt"]:
+    for name in ["b.txt", "a/z.md", "a/b/c.txt", "c.rtf", ".hidden.txt", ".git/a.txt"]:
         write(f"docs/{name}")
     assert ids("docs/*.txt") == ["docs/b.txt"]
     assert ids("docs/*") == ids("docs/**") == ["docs/a/b/c.txt", "docs/a/z.md", "docs/b.txt"]
@@ -477,15 +461,15 @@ def test_a_pattern_that_is_a_name_is_a_name() -> None:
 
 def test_what_stands_for_nothing_is_said() -> None:
     Path("empty").mkdir()
-    write("data/a.parquet")
+    write("data/a.rtf")
     assert reason("none.txt") == "does not exist"
     assert reason("none/a.txt") == "does not exist"
-    assert reason("empty") == f"has no file of a known kind in it; known are {KNOWN}"
-    assert reason("data") == f"has no file of a known kind in it; known are {KNOWN}"
-    assert reason("data/*.csv") == reason("data/*.parquet") == f"matches no file of a known kind; known are {KNOWN}"
+    assert reason("empty") == f"has no file of a known kind in it; {KNOWN}"
+    assert reason("data") == f"has no file of a known kind in it; {KNOWN}"
+    assert reason("data/*.epub") == reason("data/*.rtf") == f"matches no file of a known kind; {KNOWN}"
     assert reason("") == "is an empty path; the current directory is called ."
-    assert reason("data/a.parquet") == f"no reader for .parquet; known are {KNOWN}"
-    assert reason(write("LICENSE").name) == f"no reader for a name without a suffix; known are {KNOWN}"
+    assert reason("data/a.rtf") == f"no reader for .rtf; {KNOWN}"
+    assert reason(write("LICENSE").name) == f"no reader for a name without a suffix; {KNOWN}"
 
 
 def test_one_path_and_no_path() -> None:
@@ -497,13 +481,13 @@ def test_one_path_and_no_path() -> None:
 
 def test_the_rest_of_the_batch_is_read() -> None:
     write("a.txt")
-    write("b.txt", b"\xe9")
+    write("b.txt", b"\0")
     write("c.txt")
-    assert ids("missing.txt", "a.txt", "b.txt", "x.csv*", "c.txt") == [
+    assert ids("missing.txt", "a.txt", "b.txt", "x.epub*", "c.txt") == [
         "missing.txt: does not exist",
         "a.txt",
-        "b.txt: not UTF-8 (byte 0xE9 at position 0); convert it, for example with iconv",
-        f"x.csv*: matches no file of a known kind; known are {KNOWN}",
+        "b.txt: is binary, or UTF-16 without a byte order mark (NUL at position 0)",
+        f"x.epub*: matches no file of a known kind; {KNOWN}",
         "c.txt",
     ]
 
@@ -531,8 +515,30 @@ def test_links() -> None:
         "docs/broken.txt: is a link to nothing",
         "docs/linked.txt",
         f"docs/loop.txt: {os.strerror(errno.ELOOP)}",
-        "docs/more/b.txt",
     ]
+    assert ids("docs/more", "docs")[:2] == ["docs/more/b.txt", "docs/a.txt"]
+    assert "docs/linked.txt" not in ids("docs/more", "docs")
+
+
+def test_a_file_of_two_names_is_read_once() -> None:
+    write("a.txt")
+    os.link("a.txt", "b.txt")
+    assert ids("b.txt", ".", "a.txt", "*.txt") == ["b.txt"]
+    seen: set[object] = set()
+    assert [len(list(read([name], seen=seen))) for name in ("a.txt", "b.txt", "./a.txt")] == [1, 0, 0]
+
+
+def test_a_path_that_leaves_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("outside.txt")
+    write("home/docs/in.txt")
+    write("home/.hidden/no.txt")
+    monkeypatch.chdir("home")
+    outside = (tmp_path / "outside.txt").as_posix()
+    assert ids("docs/../../outside.txt") == ids("docs/../../*.txt") == [outside]
+    assert ids("*/../../out*.txt", "../outside.txt") == [outside]
+    assert ids("*/../*/*.txt") == ["docs/in.txt"]
+    monkeypatch.chdir("docs")
+    assert ids("../../outside.txt") == [outside]
 
 
 @posix
@@ -564,19 +570,19 @@ def test_what_the_system_refuses_is_said_in_its_words(monkeypatch: pytest.Monkey
     write("a.txt")
     write("b.txt")
     write("sub/c.txt")
-    read_bytes, iterdir = Path.read_bytes, Path.iterdir
+    path_open, iterdir = Path.open, Path.iterdir
 
-    def refusing_bytes(self: Path) -> bytes:
+    def refusing_open(self: Path, *mode: str) -> Any:
         if self.name == "a.txt":
             raise PermissionError(13, "Permission denied", str(self))
-        return read_bytes(self)
+        return path_open(self, *mode)
 
     def refusing_iterdir(self: Path) -> Iterator[Path]:
         if self.name == "sub":
             raise PermissionError(13, "Permission denied", str(self))
         return iter(list(iterdir(self)))
 
-    monkeypatch.setattr(Path, "read_bytes", refusing_bytes)
+    monkeypatch.setattr(Path, "open", refusing_open)
     monkeypatch.setattr(Path, "iterdir", refusing_iterdir)
     assert ids(".") == ["a.txt: Permission denied", "b.txt", "sub: Permission denied"]
 
@@ -611,8 +617,38 @@ def test_another_kind_takes_three_lines() -> None:
     assert only("a.RST") == Document("TEXT", id="a.RST", title="a", source="a.RST")
     assert only("b.txt").text == "TEXT"
     assert ids(".") == ["a.RST", "b.txt"]
-    assert ", .rst, " in reason(write("c.csv").name)
+    assert ", .rst, " in reason(write("c.rtf").name)
     assert [document.text for document in read_rst(Path("a.RST"))] == ["TEXT"]
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_reader_of_rows_has_its_columns_found() -> None:
+    @reader(".x")
+    def read_x(path: Path) -> Iterator[Row]:
+        yield Row({"Headline": "T", "Body": "one", "year": 1990}, "a.x, sheet 1", table=True)
+        yield Row({"Headline": "T", "Body": 5}, "a.x, sheet 2", table=True)
+
+    write("a.x")
+    assert list(read("a.x")) == [
+        Document("one", title="T", source="a.x", metadata={"year": 1990}),
+        ReadFailure("a.x, sheet 2", '"Body" is a number, not a text'),
+    ]
+    assert list(read("a.x", text_column="none")) == [
+        ReadFailure("a.x", f'has no "none"; it has "Headline", "Body", "year"{NAME_IT}')
+    ]
+    write("b.txt")
+    rows = list(read_rows(["a.x", "b.txt", "c.txt"]))
+    assert rows[0] == Row({"Headline": "T", "Body": "one", "year": 1990}, "a.x, sheet 1", table=True)
+    assert rows[2:] == [ReadFailure("b.txt", "is a text and has no rows"), ReadFailure("c.txt", "does not exist")]
+
+
+def test_a_file_that_goes_before_it_is_read() -> None:
+    write("a.txt")
+    write("b.txt")
+    found = read(["a.txt", "b.txt"])
+    assert isinstance(next(found), Document)
+    Path("b.txt").unlink()
+    assert list(found) == [ReadFailure("b.txt", "does not exist")]
 
 
 @pytest.mark.usefixtures("registry")
@@ -630,6 +666,10 @@ def test_the_longer_suffix_reads() -> None:
         (InputError("is encrypted"), "is encrypted"),
         (OSError(5, "Input/output error"), "Input/output error"),
         (OSError("odd"), "odd"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (RecursionError("maximum recursion depth exceeded"), "is nested too deeply"),
+        (EOFError("ended early"), "is no whole gzip file (ended early)"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
     ],
 )
 def test_what_a_reader_raises_ends_that_file_alone(error: Exception, said: str) -> None:
@@ -657,7 +697,7 @@ def test_a_suffix_begins_with_a_full_stop() -> None:
 
 
 def test_the_kinds_at_hand() -> None:
-    assert ", ".join(sorted(readers._READERS)) == KNOWN
+    assert known(READERS) == KNOWN
 
 
 # --- shards -------------------------------------------------------------------------------------------------------
@@ -676,7 +716,7 @@ def test_shards_are_even_and_the_same_in_another_process() -> None:
         "from graphrag_milvus.builder.readers import shard_of\n"
         "print(*(shard_of(f'docs/{number}.txt', 4) for number in range(2000)))"
     )
-    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(readers.__file__).parents[2])}
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(graphrag_milvus.__file__).parents[1])}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert run.stdout.split() == [str(shard) for shard in shards]
 

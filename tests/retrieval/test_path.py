@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphrag_milvus.graph import Incidence
+from graphrag_milvus.graph import Incidence, PassageGraph
 from graphrag_milvus.retrieval.lexicon import Lexicon
 from graphrag_milvus.retrieval.path import explain
 from graphrag_milvus.retrieval.seeds import Seeds
@@ -25,7 +25,9 @@ def snapshot(relations: dict[int, tuple[int, ...]]) -> Snapshot:
     for i, name in NAMES.items():
         lexicon.add(name, i)
     incidence = Incidence.from_rows(list(relations), [100 + i for i in relations], list(relations.values()))
-    return Snapshot(incidence, lexicon, np.ones(len(incidence.entity_ids), dtype=np.int64))
+    passages = np.unique(incidence.passage_ids)
+    graph = PassageGraph(incidence, passages, np.full(len(passages), -1))
+    return Snapshot(graph, lexicon, np.ones(len(incidence.entity_ids), dtype=np.int64))
 
 
 def told(
