@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_milvus.graph import TITLE_WEIGHT, Incidence, Masses, PassageGraph
+from graphrag_milvus.graph import PASSAGE_SHARE, TITLE_WEIGHT, Incidence, Masses, PassageGraph
 
 
 def graph_of(rows: Sequence[Sequence[int]], passages: Sequence[int], about: dict[int, int], count: int) -> PassageGraph:
@@ -28,8 +28,8 @@ def by_networkx(graph: PassageGraph, entities: np.ndarray, passages: np.ndarray,
         for node in [*(("e", e) for e in held), passage]:
             walk.add_edge(node, ("r", r), weight=weight)
         for e in held:
-            walk.add_edge(("r", r), ("e", e), weight=0.5 / len(held))
-        walk.add_edge(("r", r), passage, weight=0.5 if held else 1.0)
+            walk.add_edge(("r", r), ("e", e), weight=(1 - PASSAGE_SHARE) / len(held))
+        walk.add_edge(("r", r), passage, weight=PASSAGE_SHARE if held else 1.0)
     for p, e in enumerate(graph.about.tolist()):
         if e >= 0:
             walk.add_edge(("p", p), ("e", e), weight=TITLE_WEIGHT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graphrag_milvus.types import normalize_name
 
@@ -44,10 +44,14 @@ _PLAIN = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ħ": "h", "
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A known name that stands in a text; `text` is how it is spelled there."""
+    """A known name that stands in a text; `text` is how it is spelled there.
+
+    It is `doubtful` where it stands in lower case among capitals and was only seen with a capital.
+    """
 
     entity_id: int
     text: str
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +122,19 @@ class Lexicon:
         """The names in a question, which people type in their own way: accents may be missing or too many.
 
         Where the question has capitals after its first word, a name of one word that was only seen with a capital
-        does not match a word in lower case: the state that borders another is no `State`. Where nothing is found
-        so, case counts no more.
+        does not match a word in lower case: the state that borders another is no `State`. A longer one does, but is
+        doubtful: `leonhard euler` is meant, a `place of birth` is not. Where nothing is found so, case counts no more.
         """
         normal = unicodedata.normalize("NFKC", question)
         tokens = list(_tokens(normal))
         cased = any(normal[token.start].isupper() for token in tokens[1:])
         found = list(self._walk(normal, tokens, 1 if cased else 0, accents=False))
-        return found or list(self._walk(normal, tokens, 0, accents=False))
+        if not found:
+            return list(self._walk(normal, tokens, 0, accents=False))
+        return [replace(mention, doubtful=self._doubted(mention)) for mention in found] if cased else found
+
+    def _doubted(self, mention: Mention) -> bool:
+        return mention.text[:1].islower() and mention.entity_id not in self._lower
 
     def _walk(self, text: str, tokens: list[_Token], cased: int, *, accents: bool) -> Iterator[Mention]:
         """Names from left to right; the case of those of at most `cased` tokens counts."""

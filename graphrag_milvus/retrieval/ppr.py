@@ -32,14 +32,14 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.float32]
 
-PRIOR = 0.02
+PRIOR = 0.03
 """Part of the reset mass that is on passages like the question, where entities are linked; else all of it is."""
 SHARPNESS = 20.0
 """A passage's part of the prior is in proportion to exp(20 * cosine)."""
 POOL = 100
 """Passages that share the prior; 30 give the same recall."""
-RELEVANCE = 4.0
-"""A relation weighs exp(4 * cosine) in the walk."""
+RELEVANCE = 6.0
+"""A relation weighs exp(6 * cosine) in the walk."""
 RELEVANT = 500
 """Relations whose similarity is asked for; the others count as if they were like the last of them."""
 SIMILARITY_WEIGHT = 3.0
@@ -111,7 +111,8 @@ class PPR:
         # By vector, a name finds others of its kind; where one is known for sure these do more harm than good.
         names = [] if named else names_to_look_up(run.question, named)
         with run.watch.stage("embed"):
-            vectors = self._vectors(run.question, list(named.values()), names)
+            mentions = [mention.text for mention in named.values()]
+            vectors = self._vectors(run.question, mentions, names)
         with run.watch.stage("seeds"):
             seeds = find_entities(run.question, vectors[1:], names, snapshot, self.resources, filter=run.filter)
         with run.watch.stage("search"):
@@ -202,9 +203,14 @@ class PPR:
 
 
 def without(question: str, mentions: Sequence[str]) -> str:
-    """The question without the names in it; as it is where hardly a word would stay."""
+    """The question without the names in it; as it is where hardly a word would stay.
+
+    Where some of the names begin with a capital, or in a script without case, those in lower case stay: they are
+    things like `film`, which say what is asked for.
+    """
     rest = question
-    for mention in sorted(mentions, key=len, reverse=True):
+    names = [mention for mention in mentions if not mention[:1].islower()] or mentions
+    for mention in sorted(names, key=len, reverse=True):
         rest = rest.replace(mention, " ")
     rest = re.sub(r"\s+(?=['’]s\b|[,.;:?!？。，])", "", " ".join(rest.split()))
     return rest if sum(any(map(str.isalpha, token)) for token in tokenize(rest)) >= _FEWEST_WORDS else question

@@ -9,6 +9,7 @@ import pytest
 
 from graphrag_milvus import GraphRAG
 from graphrag_milvus.retrieval.base import Resources
+from graphrag_milvus.retrieval.lexicon import Mention
 from graphrag_milvus.retrieval.seeds import Seeds, find_seeds, named_entities, names_to_look_up
 from graphrag_milvus.retrieval.snapshot import Snapshot
 from graphrag_milvus.settings import RetrievalSettings
@@ -47,7 +48,10 @@ def weights(seeds: Seeds, snapshot: Snapshot) -> dict[str, float]:
 
 def test_names_in_the_question_are_seeds(rag: GraphRAG) -> None:
     named = named_entities("Whom did leonhard euler's teacher from Basel meet?", rag._resources.snapshots.get())
-    assert named == {entity_id("Leonhard Euler"): "leonhard euler", entity_id("Basel"): "Basel"}
+    assert {key: (m.text, m.doubtful) for key, m in named.items()} == {
+        entity_id("Leonhard Euler"): ("leonhard euler", True),
+        entity_id("Basel"): ("Basel", False),
+    }
 
 
 def test_names_beyond_the_filter_are_not(rag: GraphRAG) -> None:
@@ -118,10 +122,12 @@ def test_a_question_without_names_has_relations_only(rag: GraphRAG) -> None:
 
 
 def test_what_is_looked_up_by_vector() -> None:
-    euler, bernoulli = {entity_id("Leonhard Euler"): "Leonhard Euler"}, {entity_id("Bernoulli"): "Bernoulli"}
-    assert names_to_look_up("Who taught Leonhard Euler?", {}) == ["Leonhard Euler"]
-    assert names_to_look_up("Who taught Leonhard Euler?", euler) == []
-    assert names_to_look_up("Who is Bernoulli?", bernoulli) == ["Bernoulli"]  # it may stand for a longer name
-    assert names_to_look_up("Did Leonhard Euler write as Euler?", euler) == []  # a part of one that is known
-    assert names_to_look_up("Did Bartók love Art?", {entity_id("Bartók"): "Bartók"}) == ["Bartók", "Art"]
-    assert names_to_look_up("what is it", {}) == []
+    def left(question: str, *known: str) -> list[str]:
+        return names_to_look_up(question, {entity_id(name): Mention(entity_id(name), name) for name in known})
+
+    assert left("Who taught Leonhard Euler?") == ["Leonhard Euler"]
+    assert left("Who taught Leonhard Euler?", "Leonhard Euler") == []
+    assert left("Who is Bernoulli?", "Bernoulli") == ["Bernoulli"]  # it may stand for a longer name
+    assert left("Did Leonhard Euler write as Euler?", "Leonhard Euler") == []  # a part of one that is known
+    assert left("Did Bartók love Art?", "Bartók") == ["Bartók", "Art"]
+    assert left("what is it") == []
