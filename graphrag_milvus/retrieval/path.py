@@ -70,7 +70,7 @@ def chains(snapshot: Snapshot, seeds: Seeds, positions: Ints, targets: Sequence[
     """
     if not len(positions):
         return {}
-    parents = _parents(snapshot, seeds, positions)
+    parents = _parents(snapshot, seeds, positions, set(targets))
     return {target: _chain(target, parents) for target in targets if target in parents}
 
 
@@ -83,8 +83,11 @@ def _chain(relation: int, parents: Parents) -> Chain:
     return steps[::-1]
 
 
-def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
-    """Breadth first over the candidates, from the seeds; what only the question as a whole leads to comes last."""
+def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints, targets: set[int]) -> Parents:
+    """Breadth first over the candidates, from the seeds, until all targets are there.
+
+    What only the question as a whole leads to comes last.
+    """
     rank = {int(p): n for n, p in enumerate(positions)}
     part = snapshot.incidence.matrix[positions]
     by_relation, by_entity = _rows(part), _rows(part.T.tocsr())
@@ -105,7 +108,7 @@ def _parents(snapshot: Snapshot, seeds: Seeds, positions: Ints) -> Parents:
     if not queue:
         while late:
             _visit(parents, queue, late.popleft(), -1, -1)
-    while queue or late:
+    while (queue or late) and not targets <= parents.keys():
         if not queue:
             _visit(parents, queue, late.popleft(), -1, -1)
             continue

@@ -14,7 +14,7 @@ from graphrag_milvus.retrieval.base import Resources
 from graphrag_milvus.retrieval.lexicon import Mention, tokenize
 from graphrag_milvus.retrieval.snapshot import Snapshot
 from graphrag_milvus.store import WINDOW, Hit
-from graphrag_milvus.types import entity_id, normalize_name
+from graphrag_milvus.types import entity_id
 
 __all__ = ["Seeds", "find_entities", "find_seeds", "named_entities", "names_to_look_up"]
 
