@@ -7,7 +7,7 @@ that the same rows give the same matrix wherever and in whatever order they arri
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -196,7 +196,7 @@ PASSAGE_SHARE = 0.3
 
 @dataclass(frozen=True)
 class Masses:
-    """A distribution over the nodes of a `PassageGraph`; all of it sums to 1.
+    """A distribution over the nodes of a `PassageGraph`; all of it sums to 1, or to less in a part of a graph.
 
     Attributes:
         entities: float64, shape (entities,).
@@ -222,11 +222,13 @@ class PassageGraph:
         incidence: relations by entities.
         passage_ids: int64, shape (passages,), ascending; those without relations, too.
         about: int64, shape (passages,): position of the entity that names each passage's subject, -1 for none.
+        outside: float64, shape (entities + passages,): the weight of edges that lead out of a part of a graph.
     """
 
     incidence: Incidence
     passage_ids: Ints
     about: Ints
+    outside: Floats | None = None
 
     def passage_positions(self, ids: Sequence[int] | Ints) -> Ints:
         """The position of each passage id, and -1 for one that is not there."""
@@ -240,6 +242,28 @@ class PassageGraph:
         named = self.about[kept] >= 0
         about[named] = part.entity_positions(self.incidence.entity_ids[self.about[kept][named]])
         return PassageGraph(part, self.passage_ids[kept], about)
+
+    def part(self, relations: Ints, passages: Ints) -> PassageGraph:
+        """The graph of some relations with their entities and passages, and of some more passages.
+
+        What a walker takes out of the part does not come back: a hub of which the part has two relations in a
+        thousand gives those two a thousandth each, as it does in the whole. A relation outside weighs 1.
+
+        Args:
+            relations: ascending positions.
+            passages: positions.
+        """
+        rows = self.incidence.matrix[relations]
+        held, local = np.unique(rows.indices, return_inverse=True)
+        matrix = csr_matrix((rows.data, local, rows.indptr), shape=(len(relations), len(held)))
+        kept = np.union1d(self.passage_of[relations], passages)
+        about = np.searchsorted(held, self.about[kept])
+        known = np.isin(self.about[kept], held)
+        ids = self.incidence
+        inside = Incidence(ids.relation_ids[relations], ids.entity_ids[held], ids.passage_ids[relations], matrix)
+        part = PassageGraph(inside, self.passage_ids[kept], np.where(known, about, -1))
+        nodes = np.concatenate((held, kept + len(ids.entity_ids)))
+        return replace(part, outside=np.maximum(self._plain_sums[nodes] - part._plain_sums, 0.0))
 
     @cached_property
     def passage_of(self) -> Ints:
@@ -325,6 +349,19 @@ class PassageGraph:
         return self._ties.T.tocsr()
 
     @cached_property
+    def _plain_sums(self) -> Floats:
+        """The weight of the edges of each entity and passage, where each relation weighs 1."""
+        return self._sums(np.ones(len(self.passage_of)))
+
+    def _sums(self, weights: Floats) -> Floats:
+        """The weight of the edges of each entity and passage."""
+        passages, subjects = self._titled
+        sums: Floats = self._tied @ weights
+        sums += TITLE_WEIGHT * np.bincount(subjects, minlength=len(sums))
+        sums[passages] += TITLE_WEIGHT
+        return sums if self.outside is None else sums + self.outside
+
+    @cached_property
     def _titled(self) -> tuple[Ints, Ints]:
         """Nodes of passages and of what they are about."""
         passages = np.flatnonzero(self.about >= 0)
@@ -338,9 +375,7 @@ class _Step:
         self._graph = graph
         self._weights = weights
         self._passages, self._subjects = graph._titled
-        sums = graph._tied @ weights
-        sums += TITLE_WEIGHT * np.bincount(self._subjects, minlength=len(sums))
-        sums[self._passages] += TITLE_WEIGHT
+        sums = graph._sums(weights)
         self._ends = np.flatnonzero(sums == 0)
         self._inverse = np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0)
 

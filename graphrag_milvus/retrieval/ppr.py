@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,12 +18,20 @@ from graphrag_milvus.retrieval.base import (
     finish,
     scored,
 )
-from graphrag_milvus.retrieval.lexicon import tokenize
 from graphrag_milvus.retrieval.path import chains, line, spelled
 from graphrag_milvus.retrieval.seeds import Seeds, find_entities, named_entities, names_to_look_up
 from graphrag_milvus.retrieval.snapshot import Snapshot
+from graphrag_milvus.retrieval.walk import (
+    POOL,
+    RELEVANT,
+    largest,
+    passage_similarity,
+    question_vectors,
+    relation_weights,
+    walk,
+)
 from graphrag_milvus.store import Hit
-from graphrag_milvus.types import Retrieval, ScoredPassage, Trace, normalize_name
+from graphrag_milvus.types import Retrieval, ScoredPassage, Trace
 
 __all__ = ["PPR"]
 
@@ -33,25 +39,11 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.float32]
 
-PRIOR = 0.03
-"""Part of the reset mass that is on passages like the question, where entities are linked; else all of it is."""
-SHARPNESS = 20.0
-"""A passage's part of the prior is in proportion to exp(20 * cosine)."""
-POOL = 100
-"""Passages that share the prior; 30 give the same recall."""
-RELEVANCE = 6.0
-"""A relation weighs exp(6 * cosine) in the walk."""
-RELEVANT = 300
-"""Relations whose similarity is asked for; the others count as if they were like the last of them. With 1,000 no
-recall differs by more than a point, and a question takes some milliseconds more."""
 SIMILARITY_WEIGHT = 3.0
 """How much a passage's cosine of 1 weighs against a factor e of mass."""
-TOLERANCE = 0.03
-"""Of the masses' total: a dozen steps; with 0.001 no recall differs by more than 0.4 points."""
 _LEAST_MASS = 1e-12
 _SHOWN = 5
 """Passages whose way is told, and passages of the prior in the trace."""
-_FEWEST_WORDS = 3
 
 
 @dataclass
@@ -114,39 +106,20 @@ class PPR:
         names = [] if named else names_to_look_up(run.question, named)
         with run.watch.stage("embed"):
             mentions = [mention.text for mention in named.values()]
-            vectors = self._vectors(run.question, mentions, names)
+            vectors = question_vectors(self.resources.embedder, run.question, mentions, names)
         with run.watch.stage("seeds"):
             seeds = find_entities(run.question, vectors[1:], names, snapshot, self.resources, filter=run.filter)
         with run.watch.stage("search"):
             near = dense(self.resources, vectors[0], max(POOL, run.k), run.filter, fields=())
-            weights = self._weights(vectors[0], snapshot, run.filter)
+            [alike] = self.resources.store.search("relations", vectors[:1], RELEVANT, filter=run.filter)
         with run.watch.stage("walk"):
-            found = _walk(snapshot.graph, seeds, near, weights, run.k)
+            weights = relation_weights(alike, snapshot.incidence)
+            found = _rank(snapshot.graph, seeds, near, weights, run.k)
         with run.watch.stage("passages"):
             passages = self._passages(run, snapshot.graph, found)
         with run.watch.stage("explain"):
             self._explain(run, snapshot, seeds, found, passages)
         return passages
-
-    def _vectors(self, question: str, mentions: Sequence[str], names: Sequence[str]) -> Vectors:
-        """In row 0 the mean of the question and of the question without its names, then names as entities are."""
-        embedder = self.resources.embedder
-        whole = embedder.embed_one(question)
-        rest = without(question, mentions)
-        mean = whole if rest == question else (whole + embedder.embed_one(rest)) / 2
-        return np.stack([mean, *(embedder.embed_one(normalize_name(name)) for name in names)]).astype(np.float32)
-
-    def _weights(self, vector: Vectors, snapshot: Snapshot, filter: str) -> Floats:
-        """The weight of each relation in the walk, 1 for those that are not like the question."""
-        weights = np.ones(len(snapshot.incidence.relation_ids))
-        if not len(weights):
-            return weights
-        [hits] = self.resources.store.search("relations", vector[None], RELEVANT, filter=filter)
-        positions = snapshot.incidence.relation_positions([hit.id for hit in hits])
-        similarity = np.array([hit.score for hit in hits])
-        here = positions >= 0
-        weights[positions[here]] = np.exp(RELEVANCE * (similarity[here] - similarity.min(initial=1.0)))
-        return weights
 
     def _passages(self, run: _Run, graph: PassageGraph, found: _Found) -> list[ScoredPassage]:
         """The best passages that are still there: one may have been deleted since the snapshot."""
@@ -174,7 +147,7 @@ class PPR:
         mass = found.masses.relations
         trace.seeds = {"entities": seeds.entities, "relations": []}
         trace.expanded = int(np.count_nonzero(mass))
-        best = _largest(mass, min(trace.expanded, self.resources.settings.candidates))
+        best = largest(mass, min(trace.expanded, self.resources.settings.candidates))
         trace.candidates = len(best)
         trace.candidate_ids = [str(i) for i in incidence.relation_ids[best].tolist()]
         if not len(seeds.entity_positions):
@@ -204,50 +177,18 @@ class PPR:
                 trace.path.append(line(ways[relation], snapshot, texts, names, passage=passage))
 
 
-def without(question: str, mentions: Sequence[str]) -> str:
-    """The question without the names in it; as it is where hardly a word would stay.
-
-    Where some of the names begin with a capital, or in a script without case, those in lower case stay: they are
-    things like `film`, which say what is asked for.
-    """
-    rest = unicodedata.normalize("NFKC", question)  # as mentions are
-    names = [mention for mention in mentions if not mention[:1].islower()] or mentions
-    for mention in sorted(names, key=len, reverse=True):
-        # Not a part of a word; other scripts may have no space between.
-        before, after = (r"(?<!\w)", r"(?!\w)") if mention.isascii() else ("", "")
-        rest = re.sub(f"{before}{re.escape(mention)}{after}", " ", rest, flags=re.ASCII)
-    rest = re.sub(r"\s+(?=['’]s\b|[,.;:?!？。，])", "", " ".join(rest.split()))
-    return rest if sum(any(map(str.isalpha, token)) for token in tokenize(rest)) >= _FEWEST_WORDS else question
-
-
-def _walk(graph: PassageGraph, seeds: Seeds, near: Sequence[Hit], weights: Floats, k: int) -> _Found:
+def _rank(graph: PassageGraph, seeds: Seeds, near: Sequence[Hit], weights: Floats, k: int) -> _Found:
     """The masses, and the first passages in the order of their scores: more than `k`, should some be gone."""
-    positions = graph.passage_positions([hit.id for hit in near])
-    here = positions >= 0
-    positions, cosines = positions[here], np.array([hit.score for hit in near])[here]
+    positions, cosines = passage_similarity(near, graph)
     similarity = np.full(len(graph.passage_ids), cosines.min(initial=1.0))
     similarity[positions] = cosines
-    prior = np.zeros(len(graph.passage_ids))
-    prior[positions] = np.exp(SHARPNESS * (cosines - cosines.max(initial=-1.0)))
-    if not len(positions):
-        nothing = Masses(np.zeros(len(seeds.entity_weights)), np.zeros(len(weights)), prior, 0)
+    masses = walk(graph, seeds.entity_weights, positions, cosines, weights)
+    if masses is None:
+        nothing = Masses(np.zeros(len(seeds.entity_weights)), np.zeros(len(weights)), np.zeros(len(similarity)), 0)
         return _Found(nothing, np.zeros(0, dtype=np.int64), np.zeros(0), similarity)
-    linked = seeds.entity_weights.sum() > 0
-    prior *= (PRIOR if linked else 1.0) / prior.sum()
-    masses = graph.pagerank((1 - PRIOR) * seeds.entity_weights, prior, weights=weights, tolerance=TOLERANCE)
     rank = np.log(np.maximum(masses.passages, _LEAST_MASS)) + SIMILARITY_WEIGHT * similarity
-    order = _largest(rank, 2 * k + POOL)
+    order = largest(rank, 2 * k + POOL)
     return _Found(masses, order, np.exp(rank[order] - rank[order[0]]), similarity)
-
-
-def _largest(values: Floats, most: int) -> Ints:
-    """Places of the largest values, largest first and equal ones by place."""
-    places = np.arange(len(values))
-    if len(values) > most:  # the others need no order
-        least = np.partition(values, len(values) - most)[len(values) - most]
-        places = np.flatnonzero(values >= least)
-    order: Ints = places[np.lexsort((places, -values[places]))][:most]
-    return order
 
 
 def _best_relations(graph: PassageGraph, mass: Floats, passage_ids: Sequence[int]) -> dict[int, int]:

@@ -11,8 +11,9 @@ import pytest
 from graphrag_milvus import GraphRAG
 from graphrag_milvus.demo import QUESTION
 from graphrag_milvus.retrieval.base import Resources
-from graphrag_milvus.retrieval.ppr import PPR, without
+from graphrag_milvus.retrieval.ppr import PPR
 from graphrag_milvus.retrieval.snapshot import SnapshotSource
+from graphrag_milvus.retrieval.walk import without
 from graphrag_milvus.samples import load_questions
 from graphrag_milvus.settings import RetrievalSettings
 from graphrag_milvus.store import WINDOW
@@ -67,7 +68,7 @@ def test_the_trace_tells_seeds_scores_by_source_and_the_way(small: GraphRAG) -> 
     assert trace.expanded >= 3 and trace.candidates == len(trace.candidate_ids)
     assert trace.path[:2] == [
         "Ada -> \"Ada taught Ben\" -> passage 'Ada'",
-        "Ada -> \"Ada taught Ben\" -> Ben -> \"Ben was born in Corfu\" -> passage 'Ben'",
+        'Ada -> "Ada taught Ben" -> Ben -> "Ben was born in Corfu" -> passage \'Ben\'',
     ]
     assert [s["text"] for s in trace.selected][:2] == ["Ada taught Ben", "Ben was born in Corfu"]
     assert all(set(scores) == {"walk", "dense"} for scores in trace.scores.values())
