@@ -62,8 +62,8 @@ def tell(rag: GraphRAG, question: str = QUESTION) -> Story:
     """Index the sample corpus where it is not indexed yet, and ask."""
     report = rag.add(load_corpus(), extractor="local")
     naive = rag.retrieve(question, method="naive", k=_TOP)
-    graph = rag.retrieve(question, method="subgraph", k=_TOP)
-    return Story(question, report, naive, graph, rag.ask(question, method="subgraph", k=_TOP))
+    graph = rag.retrieve(question, k=_TOP)
+    return Story(question, report, naive, graph, rag.ask(question, k=_TOP))
 
 
 def _passages(passages: Sequence[ScoredPassage], width: int) -> list[str]:

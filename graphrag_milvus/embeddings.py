@@ -21,13 +21,18 @@ import numpy.typing as npt
 from langchain_core.embeddings import Embeddings
 from pydantic import SecretStr
 
+from graphrag_milvus.cache import Cache
+from graphrag_milvus.endpoints import Patience, provider_errors, status_of
 from graphrag_milvus.errors import EmbeddingError, GraphRAGError, SettingsError
 from graphrag_milvus.onnx import LocalEmbeddings, Progress, Vectors, one_line, unit_rows
 from graphrag_milvus.settings import EmbeddingSettings, LLMSettings
+from graphrag_milvus.types import content_hash
 
 __all__ = ["Embedder", "LocalEmbeddings", "Progress", "make_embedder", "make_embeddings"]
 
 OPENAI_MODEL = "text-embedding-3-small"
+_REFUSED = (400, 413, 422)  # statuses of a request that is too large, or holds what the model does not take
+_LOCAL_PART = 1_024  # texts after which the vectors of the local model are kept; it sorts them by length
 _BLANK = "."  # stands for texts without any sign: several endpoints refuse those
 
 
@@ -53,8 +58,13 @@ def make_embeddings(settings: EmbeddingSettings, llm: LLMSettings | None = None)
 
 
 def make_embedder(settings: EmbeddingSettings, llm: LLMSettings | None = None) -> Embedder:
-    """`make_embeddings` in an `Embedder` with the batch size and the dimension of `settings`."""
-    return Embedder(make_embeddings(settings, llm), batch_size=settings.batch_size, dimension=settings.dimension)
+    """`make_embeddings` in an `Embedder` with the batch size and the dimension of `settings`.
+
+    A rate limit is waited out for as long as all tries of a chat request together might take.
+    """
+    patience = (llm or LLMSettings()).timeout * (llm or LLMSettings()).max_retries
+    made = make_embeddings(settings, llm)
+    return Embedder(made, batch_size=settings.batch_size, dimension=settings.dimension, patience=patience)
 
 
 @dataclass(frozen=True)
@@ -128,9 +138,14 @@ class Embedder:
     Args:
         embeddings: what makes the vectors.
         name: the model's identity, which a workspace records; None takes it from `embeddings`.
-        batch_size: texts in one call of `embeddings`; a `LocalEmbeddings` divides by itself.
+        batch_size: texts in one call of `embeddings` at the most; a `LocalEmbeddings` divides by itself. Where a
+            call is refused for its size (status 400, 413 or 422), it is halved until one is taken, and what was
+            taken is the most from then on.
         dimension: numbers that a vector has to have; None takes what comes first.
         cached: questions whose vector `embed_one` keeps.
+        cache: where `embed` keeps vectors, and looks for them; None for nowhere. Embeddings of another library are
+            told apart by class, model, address and dimension; those without a name or model are not cached.
+        patience: seconds for which a request is repeated that a rate limit turned down.
 
     Texts without any sign are embedded as a full stop, since several endpoints refuse empty ones.
 
@@ -146,10 +161,14 @@ class Embedder:
         batch_size: int = 64,
         dimension: int | None = None,
         cached: int = 256,
+        cache: Cache | None = None,
+        patience: float = 120.0,
     ) -> None:
         self.embeddings = embeddings
         self.batch_size = batch_size
         self.cached = cached
+        self.cache = cache
+        self._pauses = Patience(patience)
         self._name = name
         self._dimension = dimension
         self._lock = threading.Lock()
@@ -167,6 +186,18 @@ class Embedder:
             self.embed(["dimension"])
         assert self._dimension is not None  # embed() sets it or raises
         return self._dimension
+
+    def caching(self, cache: Cache | None) -> Embedder:
+        """The same embedder with a cache, for work that may be done again."""
+        return Embedder(
+            self.embeddings,
+            self._name,
+            self.batch_size,
+            self._dimension,
+            self.cached,
+            cache,
+            self._pauses.seconds,
+        )
 
     def embed(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
         """The vectors of `texts`, shape (n, d), in order; equal texts are embedded once."""
@@ -197,27 +228,86 @@ class Embedder:
                 self._questions.popitem(last=False)
 
     def _embed(self, texts: list[str], progress: Progress | None) -> Vectors:
-        if isinstance(self.embeddings, LocalEmbeddings):
-            local = self.embeddings
-            return self._checked(self._ask(lambda: local.embed(texts, progress)), texts, 0)
-        parts: list[Vectors] = []
-        for start in range(0, len(texts), self.batch_size):
-            parts.append(self._part(texts[start : start + self.batch_size], start))
-            if progress is not None:
-                progress(len(parts[-1]))
+        """The vectors of distinct texts, those that the cache has from there."""
+        keys = self._keys(texts)
+        kept = self._kept(keys)
+        missing = [n for n, key in enumerate(keys or texts) if key not in kept]
+        found = self._made([texts[n] for n in missing], [keys[n] for n in missing] if keys else [], progress)
+        if not kept:
+            return found
+        if progress is not None:
+            progress(len(texts) - len(missing))
+        self._fit(len(next(iter(kept.values()))))
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        vectors[missing] = found
+        for n, key in enumerate(keys):
+            if key in kept:
+                vectors[n] = kept[key]
+        return vectors
+
+    def _made(self, texts: list[str], keys: list[str], progress: Progress | None) -> Vectors:
+        """The vectors of texts, part by part, each kept as soon as it is there."""
+        parts = [np.empty((0, self._dimension or 0), dtype=np.float32)] if not texts else []
+        start = 0
+        while start < len(texts):
+            parts.append(self._part(texts, start, progress))
+            end = start + len(parts[-1])
+            if self.cache is not None and keys:
+                values = (row.astype("<f4").tobytes() for row in parts[-1])
+                self.cache.put(dict(zip(keys[start:end], values, strict=True)))
+            start = end
         return np.concatenate(parts)
 
-    def _part(self, texts: list[str], start: int) -> Vectors:
-        return self._checked(self._ask(lambda: self.embeddings.embed_documents(texts)), texts, start)
+    def _part(self, texts: list[str], start: int, progress: Progress | None) -> Vectors:
+        """The vectors of as many texts from `start` on as can be had at once."""
+        if isinstance(self.embeddings, LocalEmbeddings):
+            local, part = self.embeddings, texts[start : start + _LOCAL_PART]
+            return self._checked(self._ask(lambda: local.embed(part, progress)), part, start)
+        part = texts[start : start + self.batch_size]
+        rows = self._halved(part, start)
+        if progress is not None:
+            progress(len(rows))
+        return rows
+
+    def _halved(self, texts: list[str], start: int) -> Vectors:
+        """The vectors of `texts`, or of the first of them where all at once are refused."""
+        size = len(texts)
+        while True:
+            part = texts[:size]
+            try:
+                rows = self._checked(self._ask(lambda part=part: self.embeddings.embed_documents(part)), part, start)
+            except _RefusedError as error:
+                if size == 1:
+                    raise EmbeddingError(f"{error} (text {start}: {one_line(texts[0], 60)!r})", texts[0]) from None
+                size = (size + 1) // 2
+            else:
+                if size < len(texts):
+                    self._learn(texts, start, size)
+                return rows
+
+    def _keys(self, texts: Sequence[str]) -> list[str]:
+        """The keys of texts in the cache; none where there is no cache, or the vectors would not be told apart."""
+        identity = _identity(self.embeddings, self._name) if self.cache is not None else ""
+        return [content_hash("vector", identity, text) for text in texts] if identity else []
+
+    def _kept(self, keys: list[str]) -> dict[str, Vectors]:
+        """Vectors in the cache, of the size of the others."""
+        found = self.cache.get(keys) if self.cache is not None and keys else {}
+        rows = {key: np.frombuffer(value, dtype="<f4") for key, value in found.items() if len(value) % 4 == 0 and value}
+        size = self._dimension or max(map(len, rows.values()), default=0)
+        return {key: row for key, row in rows.items() if len(row) == size and np.isfinite(row).all()}
 
     def _ask(self, call: Callable[[], Any]) -> Any:
         try:
-            return call()
+            return self._pauses.call(call, unnamed=self.cache is not None)
         except GraphRAGError:
             raise
         except Exception as error:  # noqa: BLE001  the embeddings are anybody's: their errors have no common base
+            message = f"{self.name} failed: {self._reason(error)}"
             # `from None`: a client's own text may quote the key, so no traceback may show it
-            raise EmbeddingError(f"{self.name} failed: {self._reason(error)}") from None
+            if status_of(error) in _REFUSED or (status_of(error) is None and isinstance(error, ValueError)):
+                raise _RefusedError(message) from None
+            raise EmbeddingError(message, unavailable=isinstance(error, provider_errors())) from None
 
     def _reason(self, error: Exception) -> str:
         status = getattr(error, "status_code", None)
@@ -257,8 +347,12 @@ class Embedder:
     def _refuse(self, right: npt.ArrayLike, what: str, texts: Sequence[str], start: int) -> None:
         if not np.all(right):
             place = int(np.argmin(right))
-            text = one_line(texts[place], 60)
-            raise EmbeddingError(f"{self.name} gave {what} for text {start + place}: {text!r}; try another model")
+            shown = f"text {start + place}: {one_line(texts[place], 60)!r}"
+            raise EmbeddingError(f"{self.name} gave {what} for {shown}; try another model", texts[place])
+
+
+class _RefusedError(EmbeddingError):
+    """A request was refused for what was in it, or for how much."""
 
 
 def _said(text: str) -> str:
@@ -273,6 +367,20 @@ def _name(embeddings: Embeddings) -> str:
     model = next((value for key in ("model", "model_name") if (value := getattr(embeddings, key, None))), None)
     prefix = "openai" if kind == "OpenAIEmbeddings" else kind
     return f"{prefix}:{model}" if isinstance(model, str) else prefix
+
+
+def _identity(embeddings: Embeddings, given: str | None) -> str:
+    """What the vectors of a text depend on; empty where another model of this class could not be told apart."""
+    own = getattr(embeddings, "name", None)
+    model = next((value for key in ("model", "model_name") if (value := getattr(embeddings, key, None))), None)
+    named = [name for name in (given, own, model) if isinstance(name, str) and name]
+    if not named or (named == [model] and Path(named[0]).exists()):  # a folder may hold another model tomorrow
+        return ""
+    kind = f"{type(embeddings).__module__}.{type(embeddings).__qualname__}"
+    options = [getattr(embeddings, key, None) for key in ("openai_api_base", "base_url", "dimensions", "dimension")]
+    if isinstance(embeddings, LocalEmbeddings):
+        options = []
+    return " ".join([kind, *named, *(str(option) for option in options if option)])
 
 
 _SECRET = re.compile(r"\bsk-[\w*-]{4,}|(?<=Bearer )\S+|(?<=//)[^/\s@]+(?=@)")

@@ -73,7 +73,15 @@ class IdCollisionError(StoreError):
 
 
 class EmbeddingError(GraphRAGError):
-    """The embedder failed, or returned vectors that cannot be stored."""
+    """The embedder failed, or returned vectors that cannot be stored.
+
+    `text` is the one at fault, where one is known to be; `unavailable` says that nothing was wrong with the texts.
+    """
+
+    def __init__(self, message: str, text: str = "", *, unavailable: bool = False) -> None:
+        super().__init__(message)
+        self.text = text
+        self.unavailable = unavailable
 
 
 class ModelError(GraphRAGError):

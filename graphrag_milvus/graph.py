@@ -177,7 +177,16 @@ def _neighbours(matrix: csr_matrix, rows: Ints) -> Ints:
     starts, ends = matrix.indptr[rows], matrix.indptr[rows + 1]
     counts = (ends - starts).astype(np.int64)
     offsets = np.repeat(starts - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) if len(rows) else starts
-    return np.unique(matrix.indices[offsets + np.arange(int(counts.sum()))]).astype(np.int64)
+    return _distinct(matrix.indices[offsets + np.arange(int(counts.sum()))], matrix.shape[1])
+
+
+def _distinct(positions: npt.NDArray[np.integer], size: int) -> Ints:
+    """The distinct positions below `size`, ascending; where there are many, without sorting them."""
+    if 64 * len(positions) < size:
+        return np.unique(positions).astype(np.int64)
+    there = np.zeros(size, dtype=bool)
+    there[positions] = True
+    return np.flatnonzero(there)
 
 
 def _inverse_diagonal(degrees: npt.NDArray[np.integer]) -> csr_matrix:
@@ -254,7 +263,8 @@ class PassageGraph:
             passages: positions.
         """
         rows = self.incidence.matrix[relations]
-        held, local = np.unique(rows.indices, return_inverse=True)
+        held = _distinct(rows.indices, self.incidence.matrix.shape[1])
+        local = np.searchsorted(held, rows.indices)
         matrix = csr_matrix((rows.data, local, rows.indptr), shape=(len(relations), len(held)))
         kept = np.union1d(self.passage_of[relations], passages)
         about = np.searchsorted(held, self.about[kept])

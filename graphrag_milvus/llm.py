@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import email.utils
 import itertools
 import logging
-import math
 import os
 import re
-import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,13 +21,15 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from langchain_core.exceptions import LangChainException
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, MessageLikeRepresentation, convert_to_messages
 from langchain_core.messages.ai import UsageMetadata
 from pydantic import BaseModel, SecretStr
 
 from graphrag_milvus import prompts
+from graphrag_milvus.batch import Batch, identity, reply_key
+from graphrag_milvus.cache import Cache
+from graphrag_milvus.endpoints import Patience, provider_errors
 from graphrag_milvus.errors import GraphRAGError, ModelReplyError, ModelUnavailableError, SettingsError
 from graphrag_milvus.replies import fitting, parse_json
 from graphrag_milvus.settings import LLMSettings
@@ -138,6 +136,10 @@ class Meter:
 _METERS: contextvars.ContextVar[tuple[tuple[LLM, Meter], ...]] = contextvars.ContextVar("meters", default=())
 
 
+# As with meters: pairs, innermost last.
+_BATCHES: contextvars.ContextVar[tuple[tuple[LLM, Batch], ...]] = contextvars.ContextVar("batches", default=())
+
+
 # --- the model ----------------------------------------------------------------------------------------------------
 
 
@@ -160,9 +162,14 @@ class LLM:
     def __init__(self, model: BaseChatModel, *, concurrency: int = 8, patience: float = 120.0) -> None:
         self.model = model
         self.concurrency = concurrency
-        self.patience = patience
+        self._pauses = Patience(patience)
         self._total = Meter()
         self._refused: frozenset[str] = frozenset()
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a request that was turned down for now is repeated."""
+        return self._pauses.seconds
 
     @property
     def usage(self) -> Usage:
@@ -182,6 +189,21 @@ class LLM:
         finally:
             # no reset(token): a generator that holds this block may be finished in another context
             _METERS.set(tuple(pair for pair in _METERS.get() if pair[1] is not meter))
+
+    @contextlib.contextmanager
+    def batch(self, cache: Cache | None = None) -> Iterator[Batch]:
+        """A block of batch work, as indexing is: `structured` gives replies that `cache` has, and keeps valid ones.
+
+        A reply is found again by the model (name, address, temperature), all messages and the schema; so another
+        prompt is another question. Rate limits are waited out also where the endpoint names no time, and a model
+        that is down is left alone for a while. A model without a name is always asked.
+        """
+        batch = Batch(cache if identity(self.model) else None, max(8, 3 * self.concurrency))
+        _BATCHES.set((*_BATCHES.get(), (self, batch)))
+        try:
+            yield batch
+        finally:
+            _BATCHES.set(tuple(pair for pair in _BATCHES.get() if pair[1] is not batch))
 
     def complete(self, messages: Messages) -> str:
         """The model's answer as text."""
@@ -206,18 +228,17 @@ class LLM:
         Raises:
             ModelReplyError: the second answer does not fit either; `reply` has it.
         """
-        conversation = _conversation(messages)
-        reply = self._ask(conversation, response_format={"type": "json_object"})
-        try:
-            return fitting(reply, schema)
-        except ModelReplyError as error:
-            problem = prompts.ask_again(str(error), schema.model_json_schema())
-            again = [*conversation, AIMessage(error.reply or "(empty)"), HumanMessage(problem)]
-        reply = self._ask(again, response_format={"type": "json_object"})
-        try:
-            return fitting(reply, schema)
-        except ModelReplyError as error:
-            raise ModelReplyError(f"{self._name()} did not give the JSON twice: {error}", error.reply) from None
+        conversation, batch = _conversation(messages), self._batch
+        if batch is None or batch.cache is None:
+            return self._valid(conversation, schema)[1]
+        key = reply_key(self.model, conversation, schema)
+        with batch.cache.turn(key):
+            kept = batch.recall(key, schema)
+            if kept is not None:
+                return kept
+            text, found = self._valid(conversation, schema)
+            batch.keep(key, text)
+            return found
 
     def map_structured(self, conversations: Iterable[Messages], schema: type[T]) -> Iterator[T | GraphRAGError]:
         """`structured` for each of `conversations`, as `map` does it."""
@@ -231,17 +252,37 @@ class LLM:
         """
         return _in_order(function, items, self.concurrency, contextvars.copy_context())
 
+    @property
+    def _batch(self) -> Batch | None:
+        return next((batch for llm, batch in reversed(_BATCHES.get()) if llm is self), None)
+
     # asking
+
+    def _valid(self, conversation: list[BaseMessage], schema: type[T]) -> tuple[str, T]:
+        """The text of a reply that fits, and what it says."""
+        reply = self._ask(conversation, response_format={"type": "json_object"})
+        try:
+            return str(reply.text), fitting(reply, schema)
+        except ModelReplyError as error:
+            problem = prompts.ask_again(str(error), schema.model_json_schema())
+            again = [*conversation, AIMessage(error.reply or "(empty)"), HumanMessage(problem)]
+        reply = self._ask(again, response_format={"type": "json_object"})
+        try:
+            return str(reply.text), fitting(reply, schema)
+        except ModelReplyError as error:
+            raise ModelReplyError(f"{self._name()} did not give the JSON twice: {error}", error.reply) from None
 
     def _ask(self, messages: list[BaseMessage], **options: Any) -> AIMessage:
         def invoke(model: BaseChatModel, options: Mapping[str, Any]) -> AIMessage:
             try:
                 return model.invoke(messages, **options)
-            except _provider_errors() as error:
+            except provider_errors() as error:
                 return _cut_message(error)
 
         with self._foreseen():
             reply = self._call(invoke, options)
+        if self._batch is not None:
+            self._batch.count()
         self._count(self._meters(), reply.usage_metadata)
         return reply
 
@@ -267,7 +308,7 @@ class LLM:
             offered = {*options, "temperature"} - refused
             try:
                 result = self._patiently(partial(call, *self._without(refused, options)))
-            except _provider_errors() as error:
+            except provider_errors() as error:
                 name = _refused_option(error, offered)
                 if name is None:
                     raise
@@ -285,19 +326,7 @@ class LLM:
         return self.model, kept
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
-        """`call`, again for as long as the endpoint names a time to come back that `patience` covers."""
-        deadline = time.monotonic() + self.patience
-        for turn in itertools.count():
-            try:
-                return call()
-            except _provider_errors() as error:
-                after = _retry_after(error)
-                # waits at least double, so that "Retry-After: 0" is no endless loop
-                wait = max(after or 0.0, 0.05 * 2**turn)
-                if after is None or time.monotonic() + wait > deadline:
-                    raise
-            time.sleep(wait)
-        raise AssertionError("itertools.count() does not end")
+        return self._pauses.call(call, unnamed=self._batch is not None)
 
     # counting
 
@@ -314,9 +343,14 @@ class LLM:
 
     @contextlib.contextmanager
     def _foreseen(self) -> Iterator[None]:
+        batch = self._batch
+        if batch is not None:
+            batch.check()
         try:
             yield
         except _foreseen_errors() as error:
+            if batch is not None and getattr(error, "status_code", None) not in (400, 413, 422):
+                batch.count(self._reason(error))
             # `from None`: the client's own text may quote the key, so no traceback may show it
             raise ModelUnavailableError(f"{self._name()}: {self._reason(error)}") from None
 
@@ -381,18 +415,11 @@ def _in_order(
 
 # What clients raise when a 200 is not what the protocol says: a page of HTML, no choices, a half event.
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-_CLIENTS = (("openai", "OpenAIError"), ("httpx", "HTTPError"), ("httpx2", "HTTPError"), ("anthropic", "AnthropicError"))
 _SECRET = re.compile(r"\bsk-[\w-]{8,}|(?<=Bearer )\S+")
 
 
-def _provider_errors() -> tuple[type[Exception], ...]:
-    """The errors of the clients that are loaded. An `except` clause calls this only once something was raised."""
-    found = [getattr(sys.modules.get(module), name, None) for module, name in _CLIENTS]
-    return (ConnectionError, TimeoutError, LangChainException, *(error for error in found if error))
-
-
 def _foreseen_errors() -> tuple[type[Exception], ...]:
-    return (*_provider_errors(), *_MALFORMED)
+    return (*provider_errors(), *_MALFORMED)
 
 
 def _cut_message(error: Exception) -> AIMessage:
@@ -418,19 +445,6 @@ def _refused_option(error: Exception, offered: set[str]) -> str | None:
     named = [name for name in sorted(offered) if name in text]
     # an endpoint that does not name the culprit most often does not know the newest option
     return next(iter([*named, *(offered & {"response_format"})]), None)
-
-
-def _retry_after(error: Exception) -> float | None:
-    """Seconds after which the endpoint wants to be asked again; None where it does not say so."""
-    if getattr(error, "status_code", None) not in (429, 503):
-        return None
-    value = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
-    try:
-        seconds = float(value)
-    except ValueError:
-        date = email.utils.parsedate_tz(value)
-        seconds = email.utils.mktime_tz(date) - time.time() if date else math.nan
-    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _without_secrets(text: str, model: BaseChatModel) -> str:

@@ -292,7 +292,7 @@ class GraphRAG:
         if method != "auto":
             return method, ""
         if self.store.count("relations"):
-            return "subgraph", "auto: subgraph, since there are relations to walk along"
+            return "ppr", "auto: ppr, since there are relations to walk along"
         return "hybrid", "auto: hybrid, since no relation was found in the documents"
 
     def _nothing(self, question: str, method: str, round_trips: int) -> Retrieval:

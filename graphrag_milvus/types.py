@@ -15,6 +15,7 @@ __all__ = [
     "Document",
     "DocumentRecord",
     "Entity",
+    "EntityRef",
     "ExtractedRelation",
     "Extraction",
     "IndexReport",
@@ -75,7 +76,8 @@ class Document:
         title: what the text is about; it becomes an entity tied to every sentence of the document.
         source: the path or address that it was read from.
         metadata: JSON values that filters can name, as in `metadata["year"] > 1990`.
-        triplets: `[subject, predicate, object]` lists that came with the text, for the `given` extractor.
+        triplets: `[subject, predicate, object]` lists that came with the text, for the `given` extractor. Subject and
+            object are texts, numbers, or mappings with `name` and, where they have them, `type` and `official_name`.
     """
 
     text: str
@@ -118,12 +120,21 @@ class Entity:
 
 
 @dataclass(frozen=True, slots=True)
+class EntityRef:
+    """Which entity a name stands for: its official name, and its type where a schema or a mapping gives one."""
+
+    name: str
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Relation:
     """A text that ties entities together in one passage.
 
     A triple has two entities, subject first. A sentence has the title of its document, if there is one,
     and then the entities that it names, in order. `names` are the entities as the passage spells them,
-    one for each of `entity_ids`.
+    one for each of `entity_ids`. `entities` says what they stand for; it is empty where each name is an entity's own
+    and has no type, and in a relation that was read from Milvus.
     """
 
     id: int
@@ -133,24 +144,33 @@ class Relation:
     names: tuple[str, ...]
     passage_id: int
     doc_id: str
+    entities: tuple[EntityRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractedRelation:
-    """A relation before it has ids: its text, its predicate (empty for a sentence) and the names it ties."""
+    """A relation before it has ids: its text, its predicate (empty for a sentence) and the names it ties.
+
+    `entities` has one entry for each of `names`, or none where no name has a type or is an alias.
+    """
 
     text: str
     predicate: str
     names: tuple[str, ...]
+    entities: tuple[EntityRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What an extractor found in one passage; `failure` says why it found nothing, where it could not look."""
+    """What an extractor found in one passage; `failure` says why it found nothing, where it could not look.
+
+    `outside` has a reason for each thing that a model gave and the schema does not allow.
+    """
 
     relations: tuple[ExtractedRelation, ...] = ()
     warnings: tuple[str, ...] = ()
     failure: str = ""
+    outside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +269,10 @@ class Answer:
 
 @dataclass(slots=True)
 class IndexReport:
-    """What `add` did; `documents` is the sum of added, updated, unchanged and failed."""
+    """What `add` did; `documents` is the sum of added, updated, unchanged and failed.
+
+    `outside_schema` counts what a model gave that the schema does not allow: it is kept, and marked.
+    """
 
     documents: int = 0
     added: int = 0
@@ -259,6 +282,7 @@ class IndexReport:
     passages: int = 0
     relations: int = 0
     entities: int = 0
+    outside_schema: int = 0
     llm_calls: int = 0
     tokens: int = 0
     seconds: float = 0.0

@@ -80,7 +80,7 @@ def test_the_life_of_a_workspace(run: Run, corpus: Path) -> None:
     assert loads(run("index", str(corpus), "--json"))["unchanged"] == 2
 
     found = loads(run("retrieve", "Who was a son of Johann Bernoulli?", "--top-k", "1", "--json"))
-    assert found["method"] == "subgraph"
+    assert found["method"] == "ppr"
     assert [p["doc_id"] for p in found["passages"]] == ["daniel"]
     assert set(found["passages"][0]) >= {"id", "doc_id", "title", "text", "score"}
     assert isinstance(found["passages"][0]["id"], str)

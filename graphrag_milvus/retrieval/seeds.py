@@ -16,7 +16,7 @@ from graphrag_milvus.retrieval.snapshot import Snapshot
 from graphrag_milvus.store import WINDOW, Hit
 from graphrag_milvus.types import entity_id
 
-__all__ = ["Seeds", "find_entities", "find_seeds", "named_entities", "names_to_look_up"]
+__all__ = ["Seeds", "add_relations", "find_entities", "named_entities", "names_to_look_up"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -83,31 +83,6 @@ def _spaced(text: str) -> str:
     return f" {' '.join(tokenize(text))} "
 
 
-def find_seeds(
-    question: str,
-    vectors: npt.NDArray[np.float32],
-    names: Sequence[str],
-    snapshot: Snapshot,
-    resources: Resources,
-    *,
-    filter: str,
-) -> Seeds:
-    """Seeds from the question's names and from the question as a whole.
-
-    An entity weighs 1 over the number of passages that mention it (HippoRAG's node specificity), times the
-    cosine where it was found by vector; a relation weighs its cosine. Both kinds have the same total.
-
-    Args:
-        vectors: the question's in row 0, those of `names` after it.
-    """
-    settings = resources.settings
-    seeds = find_entities(question, vectors[1:], names, snapshot, resources, filter=filter)
-    reach = min(2 * settings.relation_seeds, WINDOW)
-    alike = resources.store.search("relations", vectors[:1], reach, filter=filter)[0]
-    _add_relations(seeds, alike, snapshot, weighted=settings.relation_seeds)
-    return seeds
-
-
 def find_entities(
     question: str,
     vectors: npt.NDArray[np.float32],
@@ -117,7 +92,11 @@ def find_entities(
     *,
     filter: str,
 ) -> Seeds:
-    """The seeds that are entities: named in the question, or near to one of `names`, whose vectors are given."""
+    """The seeds that are entities: named in the question, or near to one of `names`, whose vectors are given.
+
+    An entity weighs 1 over the number of passages that mention it (HippoRAG's node specificity), times the cosine
+    where it was found by vector; all of them weigh 1.
+    """
     near = _near_entities(vectors, snapshot, resources, filter)
     seeds = Seeds(np.zeros(len(snapshot.incidence.entity_ids)), np.zeros(len(snapshot.incidence.relation_ids)))
     named, least = named_entities(question, snapshot), resources.settings.entity_threshold
@@ -173,11 +152,11 @@ def _add_entities(
     _normalize(seeds.entity_weights)
 
 
-def _add_relations(seeds: Seeds, alike: Sequence[Hit], snapshot: Snapshot, *, weighted: int) -> None:
+def add_relations(seeds: Seeds, alike: Sequence[Hit], snapshot: Snapshot, *, weighted: int) -> None:
     """Seeds out of relations like the question; those after the first `weighted` are expanded, but weigh next to 0.
 
-    They widen what can be found at all, and leave the order of what the others lead to as it is: as many again
-    raise the share of gold passages among the candidates on 2WikiMultiHopQA from 94.9 to 95.5 %.
+    They widen what can be found at all: with 300 in place of 10, what one step reaches holds 97 % of the gold
+    passages of 2WikiMultiHopQA in place of 95 %.
     """
     positions = snapshot.incidence.relation_positions([hit.id for hit in alike])
     for rank, (hit, position) in enumerate(zip(alike, positions, strict=True)):

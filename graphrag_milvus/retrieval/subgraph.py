@@ -20,15 +20,27 @@ from graphrag_milvus.retrieval.base import (
     scored,
 )
 from graphrag_milvus.retrieval.path import explain
-from graphrag_milvus.retrieval.reranker import Candidate, LocalSelector, ModelSelector, Selection
-from graphrag_milvus.retrieval.seeds import Seeds, find_seeds, named_entities, names_to_look_up
+from graphrag_milvus.retrieval.reranker import Candidate, LocalSelector, ModelSelector, Selection, diverse
+from graphrag_milvus.retrieval.seeds import Seeds, add_relations, find_entities, named_entities, names_to_look_up
 from graphrag_milvus.retrieval.snapshot import Snapshot
+from graphrag_milvus.retrieval.walk import (
+    POOL,
+    RELEVANT,
+    largest,
+    passage_similarity,
+    question_vectors,
+    relation_weights,
+    walk,
+)
 from graphrag_milvus.store import Hit
-from graphrag_milvus.types import Retrieval, ScoredPassage, Trace, normalize_name
+from graphrag_milvus.types import Retrieval, ScoredPassage, Trace
 
 __all__ = ["Subgraph"]
 
 Ints = npt.NDArray[np.int64]
+
+_WHOLE = 8
+"""Where more than one relation in 8 is reached, a walk over all of them takes less time than to cut the part out."""
 
 
 @dataclass
@@ -46,10 +58,10 @@ class _Run:
 class Subgraph:
     """Multi-way retrieval with expansion and a one-shot reranker, after "Graph RAG with Milvus" (Milvus docs).
 
-    Entities named in the question and relations like the question expand `degree` steps through the
-    incidence. A walk over what was reached weighs each relation, and the heaviest, up to a budget, are the
-    candidates. The model, or the local score where there is none, selects; the passages of the selected
-    relations come in that order, and the dense ranking fills up to k.
+    Entities named in the question and relations like the question expand `degree` steps through the incidence. A
+    walk with restart over what was reached, in which relations like the question weigh more, gives each its mass,
+    and the heaviest, up to a budget, are the candidates. The model, or the local score where there is none,
+    selects; the passages of the selected relations come in that order, and the dense ranking fills up to k.
     """
 
     resources: Resources
@@ -67,41 +79,51 @@ class Subgraph:
     def _run(self, run: _Run) -> list[ScoredPassage]:
         with run.watch.stage("graph"):
             snapshot = self.resources.snapshots.get(run.filter)
+        named = named_entities(run.question, snapshot)
+        # By vector, a name finds others of its kind; where one is known for sure these do more harm than good.
+        names = [] if named else names_to_look_up(run.question, named)
         with run.watch.stage("embed"):
-            names = names_to_look_up(run.question, named_entities(run.question, snapshot))
-            vectors = self._vectors(run.question, names)
+            mentions = [mention.text for mention in named.values()]
+            vectors = question_vectors(self.resources.embedder, run.question, mentions, names)
+            vector = self.resources.embedder.embed_one(run.question)
         with run.watch.stage("seeds"):
-            seeds = find_seeds(run.question, vectors, names, snapshot, self.resources, filter=run.filter)
+            seeds = find_entities(run.question, vectors[1:], names, snapshot, self.resources, filter=run.filter)
+            near, alike = self._search(run, vectors[0])
+            add_relations(seeds, alike, snapshot, weighted=self.resources.settings.relation_seeds)
         with run.watch.stage("expand"):
-            positions, mass = self._expand(snapshot, seeds, run.trace)
+            positions, mass = self._expand(snapshot, seeds, near, alike, run.trace)
         with run.watch.stage("describe"):
-            hits = self._describe(vectors[0], snapshot.incidence.relation_ids[positions], run.filter)
-        candidates = _candidates(hits, snapshot, dict(zip(positions.tolist(), mass.tolist(), strict=True)))
+            hits = self._describe(vector, snapshot.incidence.relation_ids[positions], run.filter)
         with run.watch.stage("select"):
+            candidates = _candidates(hits, snapshot, positions, mass)
             selection = self._select(run, seeds, candidates)
         with run.watch.stage("passages"):
-            passages = self._passages(run, vectors[0], candidates, selection)
+            passages = self._passages(run, vector, candidates, selection)
         with run.watch.stage("explain"):
             chosen = [candidates[place].relation_ids[0] for place in selection.places]
-            named = self.resources.store.get("relations", chosen, ["entity_ids", "names"])
-            _tell(run.trace, seeds, candidates, selection, hits, named=named)
+            named_by = self.resources.store.get("relations", chosen, ["entity_ids", "names"])
+            _tell(run.trace, seeds, candidates, selection, hits, named=named_by)
             run.trace.path = explain(
-                snapshot, seeds, positions, hits, named=named, selected=run.trace.selected, passages=passages
+                snapshot, seeds, positions, hits, named=named_by, selected=run.trace.selected, passages=passages
             )
         return passages
 
-    def _vectors(self, question: str, names: Sequence[str]) -> npt.NDArray[np.float32]:
-        """The question's vector in row 0, then those of names as entities are embedded."""
-        embedder = self.resources.embedder
-        return np.stack([embedder.embed_one(question), *(embedder.embed_one(normalize_name(n)) for n in names)])
+    def _search(self, run: _Run, vector: npt.NDArray[np.float32]) -> tuple[list[Hit], list[Hit]]:
+        """The passages and the relations that are most like the question."""
+        near = dense(self.resources, vector, POOL, run.filter, fields=())
+        reach = RELEVANT if self.resources.settings.relation_seeds else 0
+        [alike] = self.resources.store.search("relations", vector[None], reach, filter=run.filter)
+        return near, alike
 
-    def _expand(self, snapshot: Snapshot, seeds: Seeds, trace: Trace) -> tuple[Ints, npt.NDArray[np.float64]]:
+    def _expand(
+        self, snapshot: Snapshot, seeds: Seeds, near: Sequence[Hit], alike: Sequence[Hit], trace: Trace
+    ) -> tuple[Ints, npt.NDArray[np.float64]]:
         """Positions of the candidates, heaviest first, and their mass."""
         incidence, settings = snapshot.incidence, self.resources.settings
         reached = incidence.expand(seeds.entity_positions, seeds.relation_positions, settings.degree)
-        mass = incidence.walk(reached, seeds.entity_weights, seeds.relation_weights, settings.degree)
-        best = np.lexsort((reached, -mass))[: settings.candidates]
         trace.expanded = len(reached)
+        mass = _mass(snapshot, seeds, near, alike, reached)
+        best = largest(mass, settings.candidates)
         if len(reached) > len(best):
             trace.notes.append(f"{len(reached):,} relations were reached; the {len(best)} heaviest are candidates")
         return reached[best], mass[best]
@@ -124,9 +146,9 @@ class Subgraph:
         llm, limit = self.resources.llm, self.resources.settings.selected
         if llm is None:
             return local.select(run.question, candidates, run.k)
-        with llm.meter() as meter:
-            selection = ModelSelector(llm, local).select(run.question, candidates, limit)
-        run.trace.usage += meter.usage
+        budget = self.resources.settings.prompt_tokens
+        selection = ModelSelector(llm, local, budget).select(run.question, candidates, limit)
+        run.trace.usage += selection.usage
         return selection
 
     def _passages(
@@ -154,29 +176,50 @@ class Subgraph:
         return [scored(h.id, h.row, lowest * max(h.score, 0.0) / 2) for h in new]
 
 
-def _candidates(hits: Mapping[int, Hit], snapshot: Snapshot, mass: Mapping[int, float]) -> list[Candidate]:
-    """Relations with equal texts as one candidate, heaviest first; what Milvus no longer has is left out."""
+def _mass(
+    snapshot: Snapshot, seeds: Seeds, near: Sequence[Hit], alike: Sequence[Hit], reached: Ints
+) -> npt.NDArray[np.float64]:
+    """What a walk over the relations that were reached leaves on each of them."""
+    graph, incidence = snapshot.graph, snapshot.incidence
+    passages, similarity = passage_similarity(near, graph)
+    if _WHOLE * len(reached) > len(incidence.relation_ids):
+        weights = relation_weights(alike, incidence)
+        masses = walk(graph, seeds.entity_weights, passages, similarity, weights)
+        return np.zeros(len(reached)) if masses is None else masses.relations[reached]
+    part = graph.part(reached, passages)
+    at = part.incidence.entity_positions(incidence.entity_ids[seeds.entity_positions])
+    entities = np.zeros(len(part.incidence.entity_ids))
+    entities[at[at >= 0]] = seeds.entity_weights[seeds.entity_positions][at >= 0]
+    here = part.passage_positions(graph.passage_ids[passages])
+    masses = walk(part, entities, here, similarity, relation_weights(alike, part.incidence))
+    return np.zeros(len(reached)) if masses is None else masses.relations
+
+
+def _candidates(
+    hits: Mapping[int, Hit], snapshot: Snapshot, positions: Ints, mass: npt.NDArray[np.float64]
+) -> list[Candidate]:
+    """Relations with equal texts as one candidate, in the order of `diverse`; what Milvus no longer has is left out."""
+    incidence = snapshot.incidence
+    ids, passages = incidence.relation_ids[positions].tolist(), incidence.passage_ids[positions].tolist()
+    rows = incidence.matrix[positions]
+    starts, held = rows.indptr.tolist(), rows.indices.tolist()
     merged: dict[str, list[int]] = {}
-    for position in mass:
-        relation_id = int(snapshot.incidence.relation_ids[position])
+    for place, relation_id in enumerate(ids):
         if relation_id in hits:
-            merged.setdefault(str(hits[relation_id].row["text"]), []).append(position)
-    return [_candidate(text, positions, hits, snapshot, mass) for text, positions in merged.items()]
-
-
-def _candidate(
-    text: str, positions: Sequence[int], hits: Mapping[int, Hit], snapshot: Snapshot, mass: Mapping[int, float]
-) -> Candidate:
-    ids = tuple(int(snapshot.incidence.relation_ids[p]) for p in positions)
-    passages = dict.fromkeys(int(snapshot.incidence.passage_ids[p]) for p in positions)
-    return Candidate(
-        text=text,
-        relation_ids=ids,
-        passage_ids=tuple(passages),
-        mass=sum(mass[p] for p in positions),
-        similarity=max(hits[i].score for i in ids),
-        entities=frozenset(e for p in positions for e in snapshot.incidence.entities_of(p).tolist()),
-    )
+            merged.setdefault(str(hits[relation_id].row["text"]), []).append(place)
+    masses = mass.tolist()
+    found = [
+        Candidate(
+            text=text,
+            relation_ids=tuple(ids[n] for n in places),
+            passage_ids=tuple(dict.fromkeys(passages[n] for n in places)),
+            mass=sum(masses[n] for n in places),
+            similarity=max(hits[ids[n]].score for n in places),
+            entities=frozenset(e for n in places for e in held[starts[n] : starts[n + 1]]),
+        )
+        for text, places in merged.items()
+    ]
+    return [found[place] for place in diverse(found)]
 
 
 def _tell(

@@ -27,8 +27,8 @@ SHARPNESS = 20.0
 """A passage's part of the prior is in proportion to exp(20 * cosine)."""
 POOL = 100
 """Passages that share the prior; 30 give the same recall."""
-RELEVANCE = 6.0
-"""A relation weighs exp(6 * cosine) in the walk."""
+RELEVANCE = 12.0
+"""A relation weighs exp(12 * cosine) in the walk; from 6 to 12 no recall differs by more than 1.2 points."""
 RELEVANT = 300
 """Relations whose similarity is asked for; the others count as if they were like the last of them. With 1,000 no
 recall differs by more than a point, and a question takes some milliseconds more."""

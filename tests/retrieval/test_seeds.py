@@ -10,7 +10,7 @@ import pytest
 from graphrag_milvus import GraphRAG
 from graphrag_milvus.retrieval.base import Resources
 from graphrag_milvus.retrieval.lexicon import Mention
-from graphrag_milvus.retrieval.seeds import Seeds, find_seeds, named_entities, names_to_look_up
+from graphrag_milvus.retrieval.seeds import Seeds, add_relations, find_entities, named_entities, names_to_look_up
 from graphrag_milvus.retrieval.snapshot import Snapshot
 from graphrag_milvus.settings import RetrievalSettings
 from graphrag_milvus.testing import HashingEmbeddings
@@ -37,7 +37,11 @@ def seeds_of(rag: GraphRAG, question: str, filter: str = "", **settings: float) 
     names = names_to_look_up(question, named_entities(question, snapshot))
     vectors = np.stack([rag.embedder.embed_one(t) for t in [question, *map(normalize_name, names)]])
     resources = Resources(rag.store, rag.embedder, rag._resources.snapshots, RetrievalSettings(**settings))
-    return find_seeds(question, vectors, names, snapshot, resources, filter=filter), snapshot
+    seeds = find_entities(question, vectors[1:], names, snapshot, resources, filter=filter)
+    weighted = resources.settings.relation_seeds
+    [alike] = resources.store.search("relations", vectors[:1], 2 * weighted, filter=filter)
+    add_relations(seeds, alike, snapshot, weighted=weighted)
+    return seeds, snapshot
 
 
 def weights(seeds: Seeds, snapshot: Snapshot) -> dict[str, float]:

@@ -21,17 +21,20 @@ OpenRag = Callable[..., GraphRAG]
 # --- the sample corpus, without a chat model -----------------------------------------------------------------------
 
 
-def test_the_graph_finds_the_son_and_plain_retrieval_does_not(sample_rag: GraphRAG) -> None:
-    graph = sample_rag.retrieve(QUESTION, method="subgraph", k=2)
-    assert [p.doc_id for p in graph.passages] == ["leonhard-euler", "daniel-bernoulli"]
-    naive = sample_rag.retrieve(QUESTION, method="naive", k=2)
-    assert len(naive.passages) == 2
+@pytest.mark.parametrize(("method", "k"), [("auto", 2), ("ppr", 2), ("subgraph", 3)])
+def test_the_graph_finds_the_son_and_plain_retrieval_does_not(sample_rag: GraphRAG, method: str, k: int) -> None:
+    graph = sample_rag.retrieve(QUESTION, method=method, k=k)
+    assert graph.passages[0].doc_id == "leonhard-euler"
+    assert graph.passages[-1].doc_id == "daniel-bernoulli"
+    naive = sample_rag.retrieve(QUESTION, method="naive", k=k)
+    assert len(naive.passages) == k
     assert "daniel-bernoulli" not in {p.doc_id for p in naive.passages}
 
 
-def test_the_path_goes_by_the_teacher(sample_rag: GraphRAG) -> None:
-    trace = sample_rag.retrieve(QUESTION, method="subgraph", k=2).trace
-    euler, daniel = trace.path
+@pytest.mark.parametrize(("method", "k"), [("ppr", 2), ("subgraph", 3)])
+def test_the_path_goes_by_the_teacher(sample_rag: GraphRAG, method: str, k: int) -> None:
+    path = sample_rag.retrieve(QUESTION, method=method, k=k).trace.path
+    euler, daniel = path[0], path[-1]
     assert euler.startswith("Euler -> ") and euler.endswith("passage 'Leonhard Euler'")
     assert " -> Johann Bernoulli -> " in daniel and daniel.endswith("passage 'Daniel Bernoulli'")
     assert daniel.index("student of Johann Bernoulli") < daniel.index("a son of Johann Bernoulli")
@@ -76,7 +79,7 @@ def test_questions_about_the_samples_are_answered_by_the_graph(sample_rag: Graph
 
 def test_auto_is_the_graph_where_there_are_relations(sample_rag: GraphRAG) -> None:
     found = sample_rag.retrieve(QUESTION, k=2)
-    assert found.method == "subgraph"
+    assert found.method == "ppr"
     assert found.trace.notes[0].startswith("auto: subgraph")
 
 
