@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,7 @@ class Embedder:
         batch_size: int = 64,
         dimension: int | None = None,
         cached: int = 256,
+        *,
         cache: Cache | None = None,
         patience: float = 120.0,
     ) -> None:
@@ -195,8 +197,8 @@ class Embedder:
             self.batch_size,
             self._dimension,
             self.cached,
-            cache,
-            self._pauses.seconds,
+            cache=cache,
+            patience=self._pauses.seconds,
         )
 
     def embed(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
@@ -231,31 +233,33 @@ class Embedder:
         """The vectors of distinct texts, those that the cache has from there."""
         keys = self._keys(texts)
         kept = self._kept(keys)
-        missing = [n for n, key in enumerate(keys or texts) if key not in kept]
-        found = self._made([texts[n] for n in missing], [keys[n] for n in missing] if keys else [], progress)
         if not kept:
-            return found
+            return self._made(texts, keys, progress)
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        missing = [n for n, key in enumerate(keys) if key not in kept]
+        for n, key in enumerate(keys):
+            vectors[n] = kept.get(key, 0.0)
         if progress is not None:
             progress(len(texts) - len(missing))
-        self._fit(len(next(iter(kept.values()))))
-        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        vectors[missing] = found
-        for n, key in enumerate(keys):
-            if key in kept:
-                vectors[n] = kept[key]
+        if missing:
+            vectors[missing] = self._made([texts[n] for n in missing], [keys[n] for n in missing], progress)
         return vectors
 
     def _made(self, texts: list[str], keys: list[str], progress: Progress | None) -> Vectors:
-        """The vectors of texts, part by part, each kept as soon as it is there."""
-        parts = [np.empty((0, self._dimension or 0), dtype=np.float32)] if not texts else []
-        start = 0
-        while start < len(texts):
-            parts.append(self._part(texts, start, progress))
-            end = start + len(parts[-1])
-            if self.cache is not None and keys:
-                values = (row.astype("<f4").tobytes() for row in parts[-1])
-                self.cache.put(dict(zip(keys[start:end], values, strict=True)))
-            start = end
+        """The vectors of texts, part by part, each part kept as soon as it is there."""
+        parts: list[Vectors] = []
+        start, most = 0, self.batch_size
+        try:
+            while start < len(texts):
+                parts.append(self._part(texts, start, progress))
+                end = start + len(parts[-1])
+                if self.cache is not None and keys:
+                    values = (row.astype("<f4").tobytes() for row in parts[-1])
+                    self.cache.put(dict(zip(keys[start:end], values, strict=True)))
+                start = end
+        except EmbeddingError:
+            self.batch_size = most  # it was one of the texts that was refused, or nobody knows
+            raise
         return np.concatenate(parts)
 
     def _part(self, texts: list[str], start: int, progress: Progress | None) -> Vectors:
@@ -275,14 +279,14 @@ class Embedder:
         while True:
             part = texts[:size]
             try:
-                rows = self._checked(self._ask(lambda part=part: self.embeddings.embed_documents(part)), part, start)
+                rows = self._checked(self._ask(partial(self.embeddings.embed_documents, part)), part, start)
             except _RefusedError as error:
                 if size == 1:
                     raise EmbeddingError(f"{error} (text {start}: {one_line(texts[0], 60)!r})", texts[0]) from None
                 size = (size + 1) // 2
             else:
                 if size < len(texts):
-                    self._learn(texts, start, size)
+                    self.batch_size = size
                 return rows
 
     def _keys(self, texts: Sequence[str]) -> list[str]:
@@ -293,9 +297,10 @@ class Embedder:
     def _kept(self, keys: list[str]) -> dict[str, Vectors]:
         """Vectors in the cache, of the size of the others."""
         found = self.cache.get(keys) if self.cache is not None and keys else {}
-        rows = {key: np.frombuffer(value, dtype="<f4") for key, value in found.items() if len(value) % 4 == 0 and value}
-        size = self._dimension or max(map(len, rows.values()), default=0)
-        return {key: row for key, row in rows.items() if len(row) == size and np.isfinite(row).all()}
+        rows = {key: np.frombuffer(value, dtype="<f4") for key, value in found.items() if value and len(value) % 4 == 0}
+        if rows and self._dimension is None:
+            self._fit(len(next(iter(rows.values()))))
+        return {key: row for key, row in rows.items() if len(row) == self._dimension and np.isfinite(row).all()}
 
     def _ask(self, call: Callable[[], Any]) -> Any:
         try:

@@ -7,6 +7,7 @@ The model's `OPENAI_API_KEY`, `OPENAI_BASE_URL` and `OPENAI_MODEL` are read too,
 from __future__ import annotations
 
 import os
+import sys
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from pydantic_settings import (
 from graphrag_milvus.errors import SettingsError
 
 __all__ = [
+    "CacheSettings",
     "EmbeddingSettings",
     "IndexSettings",
     "LLMSettings",
@@ -68,6 +70,7 @@ class EmbeddingSettings(_Group):
     dimension: int | None = Field(default=None, ge=1, le=32_768)
     batch_size: int = Field(default=64, ge=1)
     threads: int = Field(default=0, ge=0, description="threads of the local model; 0 means one per core")
+    price: float | None = Field(default=None, ge=0, description="of a million tokens, for estimates")
 
 
 class LLMSettings(_Group):
@@ -80,6 +83,8 @@ class LLMSettings(_Group):
     concurrency: int = Field(default=8, ge=1)
     timeout: float = Field(default=60.0, gt=0, description="seconds for one request")
     max_retries: int = Field(default=5, ge=0)
+    price_in: float | None = Field(default=None, ge=0, description="of a million tokens of prompts, for estimates")
+    price_out: float | None = Field(default=None, ge=0, description="of a million tokens of replies, for estimates")
 
 
 class IndexSettings(_Group):
@@ -97,6 +102,16 @@ class IndexSettings(_Group):
     )
     spacy_model: str = "en_core_web_sm"
     window: int = Field(default=256, ge=1, description="documents that are in work, and in memory, at once")
+
+
+class CacheSettings(_Group):
+    """What indexing remembers of chat models and embedders, so that nothing is paid for twice."""
+
+    enabled: bool = True
+    folder: str | None = Field(
+        default=None, description="on a disk of this machine; beside the Lite file, or else in the user's cache folder"
+    )
+    max_mb: int = Field(default=4_096, ge=1, description="MiB at the most; what was not used for longest goes first")
 
 
 class RetrievalSettings(_Group):
@@ -150,6 +165,16 @@ class Settings(BaseSettings):
     llm: LLMSettings = LLMSettings()
     index: IndexSettings = IndexSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
+    cache: CacheSettings = CacheSettings()
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where the cache is: as set, or beside the Lite file, or for a server in the user's cache folder."""
+        if self.cache.folder:
+            return Path(self.cache.folder).expanduser()
+        if self.milvus.embedded:
+            return Path(self.milvus.uri).expanduser().parent / ".graphrag_milvus_cache"
+        return _user_cache() / "graphrag-milvus"
 
     @classmethod
     def settings_customise_sources(
@@ -163,6 +188,15 @@ class Settings(BaseSettings):
         """Arguments, the environment, `.env`, the TOML file, `OPENAI_*`: each wins over those after it."""
         toml = TomlConfigSettingsSource(settings_cls, _config_file.get())
         return init_settings, env_settings, dotenv_settings, toml, _OpenAIEnvironment(settings_cls)
+
+
+def _user_cache() -> Path:
+    """Where the system wants caches of this user to be."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def load_settings(config: str | Path | None = None, **overrides: Any) -> Settings:

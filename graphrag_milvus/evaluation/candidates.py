@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
 from graphrag_milvus import prompts
 from graphrag_milvus.errors import MissingDependencyError
 from graphrag_milvus.onnx import LOCAL_MODEL, LocalEmbeddings
+from graphrag_milvus.retrieval.reranker import fitting
 from graphrag_milvus.store import MilvusStore
 from graphrag_milvus.types import Retrieval
 
@@ -51,16 +52,19 @@ class Candidates:
     store: MilvusStore
     counter: TokenCounter
     selected: int
+    budget: int
 
     def reached(self, found: Retrieval) -> list[str]:
-        """Ids of the documents that the candidates of the trace lead to, each once."""
-        owners = (self._owner(int(one)) for one in found.trace.candidate_ids)
+        """Ids of the documents that the candidates lead to which a model would be shown, each once."""
+        shown = set(self.texts(found))
+        owners = (self._owner(int(one), shown) for one in found.trace.candidate_ids)
         return list(dict.fromkeys(owner for owner in owners if owner is not None))
 
     def texts(self, found: Retrieval) -> list[str]:
-        """The texts of the candidate relations, each once."""
+        """The texts of the candidate relations, each once, as many of them as fit into the prompt of a model."""
         rows = (self._relations.get(int(one)) for one in found.trace.candidate_ids)
-        return list(dict.fromkeys(row[1] for row in rows if row is not None))
+        texts = list(dict.fromkeys(row[1] for row in rows if row is not None))
+        return [texts[place] for place in fitting(found.question, texts, self.selected, self.budget)]
 
     def prompt_tokens(self, question: str, texts: Sequence[str]) -> float:
         """Tokens of the prompt with which a chat model would select among `texts`."""
@@ -68,9 +72,10 @@ class Candidates:
         messages = prompts.select_relations(question, lines, self.selected)
         return float(sum(self.counter.count(text) for _, text in messages))
 
-    def _owner(self, row_id: int) -> str | None:
+    def _owner(self, row_id: int, shown: Set[str]) -> str | None:
         if row_id in self._relations:
-            return self._relations[row_id][0]
+            owner, text = self._relations[row_id]
+            return owner if text in shown else None
         return self._passages.get(row_id)
 
     @cached_property

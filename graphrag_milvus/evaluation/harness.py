@@ -437,7 +437,8 @@ class _Run:
 
     @cached_property
     def _candidates(self) -> Candidates:
-        return Candidates(self.rag.store, self.counter, self.settings.retrieval.selected)
+        retrieval = self.settings.retrieval
+        return Candidates(self.rag.store, self.counter, retrieval.selected, retrieval.prompt_tokens)
 
     def _candidates_of(self, found: Retrieval) -> dict[str, Any]:
         if not found.trace.candidate_ids:

@@ -34,6 +34,7 @@ __all__ = [
     "Selector",
     "diverse",
     "estimate_tokens",
+    "fitting",
     "make_reranker",
     "rerank",
 ]
@@ -131,6 +132,15 @@ def _shown(texts: Sequence[str], fixed: Sequence[tuple[str, str]], budget: int, 
             shown.lines.append(line)
             shown.places.append(place)
     return shown
+
+
+def _shown_relations(question: str, texts: Sequence[str], limit: int, budget: int, count: TokenCount) -> _Shown:
+    return _shown(list(map(_one_line, texts)), prompts.select_relations(question, [], limit), budget, count)
+
+
+def fitting(question: str, texts: Sequence[str], limit: int, budget: int = PROMPT_TOKENS) -> list[int]:
+    """Places of the relation texts that a model would be shown to select at most `limit`: those that fit its prompt."""
+    return _shown_relations(question, texts, limit, budget, estimate_tokens).places
 
 
 def _left_out(what: str, left: int, total: int, budget: int) -> list[str]:
@@ -231,8 +241,8 @@ class ModelSelector:
         if not candidates or limit <= 0:
             return Selection([], [])
         order = diverse(candidates)
-        fixed = prompts.select_relations(question, [], limit)
-        shown = _shown([_one_line(candidates[place].text) for place in order], fixed, self.budget, self.count)
+        texts = [candidates[place].text for place in order]
+        shown = _shown_relations(question, texts, limit, self.budget, self.count)
         notes = _left_out("relations", len(order) - len(shown.places), len(order), self.budget)
         if not shown.places:
             return self._instead(question, candidates, limit, Selection([], [], "", notes))

@@ -80,7 +80,7 @@ def test_questions_about_the_samples_are_answered_by_the_graph(sample_rag: Graph
 def test_auto_is_the_graph_where_there_are_relations(sample_rag: GraphRAG) -> None:
     found = sample_rag.retrieve(QUESTION, k=2)
     assert found.method == "ppr"
-    assert found.trace.notes[0].startswith("auto: subgraph")
+    assert found.trace.notes[0].startswith("auto: ppr")
 
 
 # --- Chinese ------------------------------------------------------------------------------------------------------
