@@ -37,6 +37,9 @@ from graphrag_milvus.types import (
 __all__ = ["Pipeline", "stored_id"]
 
 _VERSION = "1"
+_WINDOW_CHARACTERS = 4_000_000  # of texts in work at once: a window of long documents has fewer of them
+_OUTAGES = 3  # windows in a row for which there were no vectors, after which there is no point in going on
+_WARNINGS = 1_000  # that are kept; the others are counted
 
 
 @dataclass
@@ -88,41 +91,70 @@ class Pipeline:
     on_progress: Callable[[int], None] = lambda _: None
     splitter: Splitter | None = None
     _began: int = field(default=0, init=False, repr=False)  # milliseconds since 1970
+    _outages: int = field(default=0, init=False, repr=False)
+    _unsaid: int = field(default=0, init=False, repr=False)  # warnings that are not kept
     _redone: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def run(self, documents: Iterable[Document | ReadFailure]) -> IndexReport:
         """Index everything; a document that cannot be is reported and the others are done.
 
+        Documents are taken as they are needed and not kept; what grows with their number is the report, by one
+        entry for each that failed.
+
         Raises:
             StoreError: Milvus is gone; run the same again to go on.
+            EmbeddingError: the embedder is gone; likewise.
         """
         started, self._began = time.monotonic(), int(time.time() * 1000)
         self._redone.clear()
+        self._outages = self._unsaid = 0
         report = IndexReport()
         for window in self._windows(documents, report):
             self._index(window, report)
             self.on_progress(len(window))
         if report.passages:
             self.store.flush()
+        if self._unsaid:
+            report.warnings.append(f"and {self._unsaid:,} more warnings about single documents and passages")
         report.warnings.extend(f"documents {what}: {count:,}" for what, count in self._redone.items())
         report.seconds = round(time.monotonic() - started, 3)
         return report
+
+    def ahead(
+        self, documents: Iterable[Document | ReadFailure], report: IndexReport, *, empty: bool = False
+    ) -> Iterator[list[Passage]]:
+        """The passages that `run` would do, window by window; nothing is written, and no model is asked.
+
+        Args:
+            report: gets the counts of documents, and what fails already now.
+            empty: do not look into Milvus, since nothing is there.
+        """
+        self._began = int(time.time() * 1000)
+        for window in self._windows(documents, report):
+            writer = None if empty else Writer(self.store)
+            work = self._changed(writer, window, report)
+            report.updated += sum(w.updated for w in work)
+            report.added += sum(not w.updated for w in work)
+            yield self._plan(writer, work).fresh
+            self.on_progress(len(window))
 
     # One window
 
     def _windows(self, documents: Iterable[Document | ReadFailure], report: IndexReport) -> Iterator[list[Document]]:
         """Groups of documents with distinct ids; what could not be read, or kept, goes into the report."""
         window: dict[str, Document] = {}
+        size = 0
         for item in documents:
             report.documents += 1
             document = _accept(item, report)
             if document is None:
                 self.on_progress(1)
                 continue
-            if document.id in window or len(window) >= self.window:
+            if document.id in window or len(window) >= self.window or size > _WINDOW_CHARACTERS:
                 yield list(window.values())
-                window = {}
+                window, size = {}, 0
             window[document.id] = document
+            size += len(document.text)
         if window:
             yield list(window.values())
 
@@ -133,20 +165,35 @@ class Pipeline:
             self._finish(writer, work, report)
 
     def _finish(self, writer: Writer, work: Sequence[_Work], report: IndexReport) -> None:
-        """Write documents; where something of them cannot be, one after the other, so that the rest is done."""
+        """Write documents; where something of them cannot be, in halves of halves, so that the rest is done."""
         try:
             self._write(writer, work, report)
+            self._outages = 0
         except (EmbeddingError, InputError, IdCollisionError) as error:
-            if len(work) == 1:
+            gone = isinstance(error, EmbeddingError) and error.unavailable
+            if gone or len(work) == 1:
                 self.store.touch()
-                report.failed.append(_failure(work[0].document, str(error)))
+                report.failed.extend(_failure(one.document, str(error)) for one in work)
+                self._bear(error, gone)
                 return
-            for one in work:
-                self._finish(writer, [one], report)
+            for part in (work[: len(work) // 2], work[len(work) // 2 :]):
+                self._finish(writer, part, report)
 
-    def _changed(self, writer: Writer, documents: Sequence[Document], report: IndexReport) -> list[_Work]:
+    def _bear(self, error: Exception, gone: bool) -> None:
+        """Go on after a failure, but not for ever without an embedder: each window takes all retries to fail."""
+        self._outages = self._outages + 1 if gone else 0
+        if self._outages >= _OUTAGES:
+            raise error
+
+    def _warn(self, report: IndexReport, warning: str) -> None:
+        if len(report.warnings) < _WARNINGS:
+            report.warnings.append(warning)
+        else:
+            self._unsaid += 1
+
+    def _changed(self, writer: Writer | None, documents: Sequence[Document], report: IndexReport) -> list[_Work]:
         """The documents that are not there as they are, split."""
-        stored = writer.stored([d.id for d in documents])
+        stored = writer.stored([d.id for d in documents]) if writer is not None else {}
         work = []
         for document in documents:
             digest, old = self._hash(document), stored.get(document.id, StoredDocument())
@@ -154,7 +201,7 @@ class Pipeline:
                 report.unchanged += 1
                 continue
             if old.indexed_at > self._began:
-                report.warnings.append(f"{document.id}: came before with other content; the last one counts")
+                self._warn(report, f"{document.id}: came before with other content; the last one counts")
             try:
                 passages = self._split(document)
             except (InputError, EmbeddingError) as error:
@@ -211,9 +258,11 @@ class Pipeline:
         report.relations += len(relations)
         report.entities += entities
 
-    def _plan(self, writer: Writer, work: Sequence[_Work]) -> _Plan:
+    def _plan(self, writer: Writer | None, work: Sequence[_Work]) -> _Plan:
         keys = [document_key(w.document.id) for w in work]
-        plan = _Plan(old_passages=writer.passages_of(keys), old_relations=writer.relations_of(keys))
+        plan = _Plan()
+        if writer is not None:
+            plan = _Plan(old_passages=writer.passages_of(keys), old_relations=writer.relations_of(keys))
         have = Counter(plan.old_relations.values())
         for passage in (p for w in work for p in w.passages):
             old = plan.old_passages.get(passage.id)
@@ -230,7 +279,8 @@ class Pipeline:
         for passage, extraction in zip(fresh, self.extractor.extract(fresh) if fresh else (), strict=True):
             owners[passage.doc_id].found[passage.id] = extraction
             place = f"{passage.doc_id}, passage {passage.position}"
-            report.warnings.extend(f"{place}: {warning}" for warning in extraction.warnings)
+            for warning in extraction.warnings:
+                self._warn(report, f"{place}: {warning}")
 
     def _write_entities(self, writer: Writer, work: Sequence[_Work], relations: Sequence[Relation]) -> int:
         """Write the entities that are new; how many. A passage of which one was lost fails, to be done again."""

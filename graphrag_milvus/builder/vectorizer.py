@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from graphrag_milvus.embeddings import Embedder
+from graphrag_milvus.errors import EmbeddingError
 from graphrag_milvus.types import Entity, Passage, Relation
 
 __all__ = ["Vectorizer", "Vectors"]
@@ -29,15 +30,27 @@ class Vectorizer:
 
     def passages(self, passages: Sequence[Passage]) -> Vectors:
         """A passage is found by its title, the headings above it, and its text."""
-        return self.embedder.embed([_with_context(p) for p in passages])
+        texts = [_with_context(p) for p in passages]
+        return self._embed(texts, lambda n: f"passage {passages[n].position} of {passages[n].doc_id!r}")
 
     def relations(self, relations: Sequence[Relation], titles: Sequence[str]) -> Vectors:
         """A triple is found by its text; a sentence with its title, for the sake of its pronouns."""
-        return self.embedder.embed([_in_context(r, title) for r, title in zip(relations, titles, strict=True)])
+        texts = [_in_context(r, title) for r, title in zip(relations, titles, strict=True)]
+        return self._embed(
+            texts, lambda n: f"a relation in passage {relations[n].passage_id} of {relations[n].doc_id!r}"
+        )
 
     def entities(self, entities: Sequence[Entity]) -> Vectors:
         """An entity is found by its normalised name, so that every spelling gives the same vector."""
-        return self.embedder.embed([entity.name for entity in entities])
+        return self._embed([entity.name for entity in entities], lambda n: f"entity {entities[n].name[:80]!r}")
+
+    def _embed(self, texts: list[str], place: Callable[[int], str]) -> Vectors:
+        try:
+            return self.embedder.embed(texts)
+        except EmbeddingError as error:
+            if not error.text or error.text not in texts:
+                raise
+            raise EmbeddingError(f"{place(texts.index(error.text))}: {error}", error.text) from None
 
 
 def _with_context(passage: Passage) -> str:

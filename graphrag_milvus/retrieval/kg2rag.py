@@ -255,6 +255,8 @@ class KG2RAG:
         passages = [scored(i, rows[i], float(score)) for i, score in zip(order, least, strict=True)]
         rest = [hit for hit in near if hit.id not in set(order)][: run.k - len(order)]
         lowest = float(least[-1]) if order else 2.0
+        run.trace.scores = {str(i): {"dense": weights[i]} for i in order}
+        run.trace.scores.update({str(hit.id): {"dense": hit.score} for hit in rest})
         return passages + [scored(hit.id, hit.row, lowest * max(hit.score, 0.0) / 2) for hit in rest]
 
     # Trace

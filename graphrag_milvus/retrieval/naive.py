@@ -39,6 +39,7 @@ class Naive:
             with watch.stage("search"):
                 hits = dense(self.resources, vector, k, filter)
             trace.round_trips = trips.count
+        trace.scores = {str(h.id): {"dense": h.score} for h in hits}
         return finish(trace, watch, question, [scored(h.id, h.row, h.score) for h in hits])
 
 
@@ -71,7 +72,10 @@ class Hybrid:
                     trace.notes.append(f"the engine at {store.uri} has no BM25, so only vectors were searched")
             trace.round_trips = trips.count
         rows = {h.id: h.row for h in [*words, *near]}
-        sources = [(0.5, min_max({h.id: h.score for h in hits})) for hits in (near, words)]
-        fused = weighted_sum(*sources) if words else {h.id: h.score for h in near}
+        given = {"dense": {h.id: h.score for h in near}, "words": {h.id: h.score for h in words}}
+        fused = weighted_sum(*((0.5, min_max(scores)) for scores in given.values())) if words else given["dense"]
         passages = [scored(i, rows[i], score) for i, score in list(fused.items())[:k]]
+        for passage in passages:
+            row_id = int(passage.id)
+            trace.scores[passage.id] = {source: scores[row_id] for source, scores in given.items() if row_id in scores}
         return finish(trace, watch, question, passages)

@@ -157,10 +157,14 @@ class Subgraph:
         """Passages of the selected relations in their order, then by vector up to k."""
         order: dict[int, float] = {}
         for place, score in zip(selection.places, selection.scores, strict=True):
-            for passage_id in candidates[place].passage_ids:
+            chosen = candidates[place]
+            for passage_id in chosen.passage_ids:
                 order.setdefault(passage_id, score)
+                given = {"selection": score, "walk": chosen.mass, "similarity": chosen.similarity}
+                run.trace.scores.setdefault(str(passage_id), given)
         rows = self.resources.store.get("passages", list(order)[: run.k], PASSAGE_FIELDS)
         passages = [scored(i, rows[i], order[i]) for i in list(order)[: run.k] if i in rows]
+        run.trace.scores = {p.id: run.trace.scores[p.id] for p in passages}
         if len(passages) < run.k:
             passages += self._fill(run, vector, passages)
         return passages
@@ -173,6 +177,7 @@ class Subgraph:
         lowest = min((p.score for p in passages), default=1.0)
         hits = dense(self.resources, vector, run.k, run.filter)
         new = [h for h in hits if str(h.id) not in have][: run.k - len(passages)]
+        run.trace.scores.update({str(h.id): {"dense": h.score} for h in new})
         return [scored(h.id, h.row, lowest * max(h.score, 0.0) / 2) for h in new]
 
 

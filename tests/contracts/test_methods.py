@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -104,6 +105,12 @@ def test_scores_do_not_rise(rag: GraphRAG, method: str) -> None:
     scores = [p.score for p in rag.retrieve(QUESTION, method=method, k=200).passages]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] > scores[-1]
+
+
+def test_the_trace_has_the_scores_by_source_of_each_passage_and_of_no_other(rag: GraphRAG, method: str) -> None:
+    found = rag.retrieve(QUESTION, method=method, k=7)
+    assert set(found.trace.scores) == {p.id for p in found.passages}
+    assert all(scores and all(map(math.isfinite, scores.values())) for scores in found.trace.scores.values())
 
 
 def test_k_of_zero_gives_no_passage(rag: GraphRAG, method: str) -> None:
