@@ -19,12 +19,13 @@ from typing import Annotated, Any
 import typer
 
 from graphrag_milvus import demo as demo_story
+from graphrag_milvus.builder.estimate import Estimate, Prices
 from graphrag_milvus.errors import GraphRAGError, SettingsError, UsageError
 from graphrag_milvus.evaluation import evaluate as run_evaluation
 from graphrag_milvus.evaluation import plot as evaluation_plot
 from graphrag_milvus.evaluation import table as evaluation_table
 from graphrag_milvus.rag import METHODS, GraphRAG
-from graphrag_milvus.settings import load_settings
+from graphrag_milvus.settings import Settings, load_settings
 from graphrag_milvus.types import Answer, DocumentRecord, Retrieval, ScoredPassage
 
 __all__ = ["app", "main"]
@@ -65,11 +66,25 @@ def index(
     shard: Annotated[str | None, typer.Option(help="I/N: only the I-th of N equal parts, from 1/N to N/N.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Requests to the chat model at once.")] = None,
     text_column: Annotated[str, typer.Option(help="The column of tables that holds the text.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Estimate passages, requests, tokens and money; spend and write nothing.")
+    ] = False,
+    price_in: Annotated[float | None, typer.Option(min=0, help="Of a million tokens of prompts.")] = None,
+    price_out: Annotated[float | None, typer.Option(min=0, help="Of a million tokens of replies.")] = None,
+    price_embedding: Annotated[float | None, typer.Option(min=0, help="Of a million tokens of embeddings.")] = None,
+    progress: Annotated[
+        bool | None, typer.Option(help="Show progress on stderr, also where it is no terminal.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Index documents; run it again to go on after an interruption, or to take up what changed."""
     with _rag(context, json_, workers=workers) as rag:
-        report = rag.add(list(paths), extractor=extractor, shard=_shard(shard), text_column=text_column)
+        options: dict[str, Any] = {"extractor": extractor, "shard": _shard(shard), "text_column": text_column}
+        if dry_run:
+            prices = _prices(rag.settings, price_in, price_out, price_embedding)
+            _print_estimate(json_, rag.estimate(list(paths), prices=prices, progress=progress, **options))
+            return
+        report = rag.add(list(paths), progress=progress, **options)
         for warning in report.warnings[:20]:
             _note(f"warning: {warning}")
         for failure in report.failed:
@@ -159,6 +174,24 @@ def stats(context: typer.Context, json_: Json = False) -> None:
     with _rag(context, json_) as rag:
         counts = dataclasses.asdict(rag.stats())
         _print(json_, counts, [f"{name}: {value}" for name, value in counts.items()])
+
+
+@app.command()
+def cache(
+    context: typer.Context,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all of it; what is indexed stays.")] = False,
+    json_: Json = False,
+) -> None:
+    """Show what is remembered of chat model and embedder, so that nothing is paid for twice."""
+    with _rag(context, json_) as rag:
+        kept = rag.cache
+        if kept is None:
+            raise SettingsError("the cache is switched off; set GRAPHRAG_CACHE__ENABLED=true to use it")
+        found = kept.clear() if clear else kept.stats()
+        data = {**dataclasses.asdict(found), "cleared": clear}
+        done = "deleted" if clear else "there are"
+        _print(json_, data, [f"{done} {found.items:,} items, {found.bytes / 2**20:,.1f} MiB, in {found.folder}"])
+        _exit(1 if kept.problem else 0)
 
 
 @app.command()
@@ -274,6 +307,28 @@ def _shard(text: str | None) -> tuple[int, int] | None:
     return int(part), int(count)
 
 
+def _prices(settings: Settings, prompt: float | None, reply: float | None, embedding: float | None) -> Prices:
+    """What the command line says, else the settings."""
+    known = (settings.llm.price_in, settings.llm.price_out, settings.embedding.price)
+    given = (prompt, reply, embedding)
+    return Prices(*(old if new is None else new for new, old in zip(given, known, strict=True)))
+
+
+def _print_estimate(json_: bool, found: Estimate) -> None:
+    """What a run would do, under the names that its report has, and the status for what would fail."""
+    data = {"dry_run": True, **dataclasses.asdict(found), "tokens": found.tokens}
+    for note in found.notes[:20]:
+        _note(f"note: {note}")
+    for failure in found.failed:
+        _note(f"would fail: {failure['source']}: {failure['reason']}")
+    counts = ("documents", "added", "updated", "unchanged", "passages", "llm_calls", "prompt_tokens")
+    names = (*counts, "completion_tokens", "embedding_tokens")
+    lines = [f"{name.replace('_', ' ')}: {data[name]:,}" for name in names]
+    cost = "unknown; give --price-in and --price-out" if found.cost is None else f"{found.cost:,.2f}"
+    _print(json_, data, ["nothing was done; a run would do about this:", *lines, f"cost: {cost}"])
+    _exit(1 if found.failed else 0)
+
+
 def _print(json_: bool, data: dict[str, Any], lines: Sequence[str]) -> None:
     if json_:
         print(json.dumps(data, ensure_ascii=False))
@@ -325,8 +380,9 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def _report_lines(report: dict[str, Any]) -> list[str]:
-    counts = ("documents", "added", "updated", "unchanged", "passages", "relations", "entities", "llm_calls", "tokens")
-    lines = [f"{name.replace('_', ' ')}: {report[name]}" for name in counts]
+    counts = ("documents", "added", "updated", "unchanged", "passages", "relations", "entities")
+    names = (*counts, "llm_calls", "llm_cached", "tokens")
+    lines = [f"{name.replace('_', ' ')}: {report[name]}" for name in names]
     return [*lines, f"failed: {len(report['failed'])}", f"seconds: {report['seconds']}"]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -12,17 +13,19 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from tqdm.auto import tqdm
 
+from graphrag_milvus.builder.estimate import Estimate, Estimator, Prices, expected_documents
 from graphrag_milvus.builder.extractors import Extractor, make_extractor
 from graphrag_milvus.builder.pipeline import Pipeline, stored_id
 from graphrag_milvus.builder.readers import ReadFailure, read, shard_of
 from graphrag_milvus.builder.splitters import AnySplitter, Splitter, as_splitter, make_splitter
 from graphrag_milvus.builder.vectorizer import Vectorizer
 from graphrag_milvus.builder.writer import Writer
-from graphrag_milvus.embeddings import Embedder, make_embedder
+from graphrag_milvus.cache import Cache
+from graphrag_milvus.embeddings import Embedder, LocalEmbeddings, make_embedder
 from graphrag_milvus.errors import SettingsError
 from graphrag_milvus.llm import LLM, make_llm
 from graphrag_milvus.retrieval.base import Method, Resources, check_question
-from graphrag_milvus.retrieval.kg2rag import KG2RAG
+from graphrag_milvus.retrieval.kg2rag import ABLATIONS, KG2RAG
 from graphrag_milvus.retrieval.naive import Hybrid, Naive
 from graphrag_milvus.retrieval.ppr import PPR
 from graphrag_milvus.retrieval.reranker import make_reranker, rerank
@@ -45,7 +48,7 @@ from graphrag_milvus.types import (
     content_hash,
 )
 
-__all__ = ["METHODS", "GraphRAG", "Source"]
+__all__ = ["ALL_METHODS", "METHODS", "GraphRAG", "Source"]
 
 METHODS: dict[str, Callable[[Resources], Method]] = {
     "naive": Naive,
@@ -55,6 +58,8 @@ METHODS: dict[str, Callable[[Resources], Method]] = {
     "ppr": PPR,
 }
 """The methods by name; `auto` picks one of them."""
+ALL_METHODS = {**METHODS, **ABLATIONS}
+"""Those, and parts of one of them, for measurements."""
 
 Source: TypeAlias = "str | Document | Path | Mapping[str, Any]"
 """A text, a document, a path of files, or a mapping with the fields of a document."""
@@ -100,8 +105,10 @@ class GraphRAG:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection to Milvus; the object can still be used, and connects again then."""
+        """Let go of Milvus and the cache; the object can still be used, and connects again then."""
         self.store.close()
+        if "cache" in self.__dict__ and self.cache is not None:
+            self.cache.close()
 
     # Parts
 
@@ -123,6 +130,12 @@ class GraphRAG:
         if self._chat_model is not None:
             return LLM(self._chat_model, concurrency=self.settings.llm.concurrency)
         return make_llm(self.settings.llm)
+
+    @cached_property
+    def cache(self) -> Cache | None:
+        """What indexing remembers of model and embedder, or None where that is switched off."""
+        settings = self.settings.cache
+        return Cache(self.settings.cache_folder, settings.max_mb << 20) if settings.enabled else None
 
     @cached_property
     def scorer(self) -> Scorer | None:
@@ -162,20 +175,52 @@ class GraphRAG:
             WorkspaceMismatchError: the workspace has vectors of another embedding model.
             StoreError: Milvus failed; call again to go on.
         """
-        items = _as_list(sources)
-        chosen, splitter = self._make_extractor(extractor), self._make_splitter()
-        self.store.open(model=self.embedder.name, dimension=self.embedder.dimension)
-        documents = _documents(items, text_column)
-        if shard is not None:
-            documents = _part(documents, shard)
-        total = len(items) if isinstance(items, list) and not any(isinstance(i, Path) for i in items) else None
+        embedder = self.embedder.caching(self.cache)
+        chosen, splitter = self._make_extractor(extractor), self._make_splitter(embedder)
+        self.store.open(model=embedder.name, dimension=embedder.dimension)
+        items, total = _counted(sources, shard)
+        documents = _part(_documents(items, text_column), shard)
         with ExitStack() as stack:
-            bar = stack.enter_context(_bar(total if shard is None else None, progress))
+            bar = stack.enter_context(_bar(total, progress))
             meter = stack.enter_context(self.llm.meter()) if self.llm is not None else None
-            report = self._pipeline(chosen, splitter, bar).run(documents)
-        if meter is not None:
-            report.llm_calls, report.tokens = meter.usage.calls, meter.usage.tokens
+            batch = stack.enter_context(self.llm.batch(self.cache)) if self.llm is not None else None
+            report = self._pipeline(chosen, splitter, embedder, bar).run(documents)
+        if meter is not None and batch is not None:
+            report.llm_calls, report.tokens, report.llm_cached = meter.usage.calls, meter.usage.tokens, batch.recalled
+        if self.cache is not None and self.cache.problem:
+            report.warnings.append(self.cache.problem)
         return report
+
+    def estimate(
+        self,
+        sources: Source | Iterable[Source],
+        *,
+        extractor: str | None = None,
+        shard: tuple[int, int] | None = None,
+        text_column: str = "",
+        prices: Prices | None = None,
+        progress: bool | None = None,
+    ) -> Estimate:
+        """What `add` with the same arguments would do and cost. Writes nothing, and asks no chat model and no embedder.
+
+        A splitter that needs vectors (`meaning`) is taken to be the one by length, unless the model is local.
+
+        Args:
+            prices: in place of those in the settings.
+
+        Raises:
+            SettingsError: as in `add`.
+        """
+        llm, embedding = self.settings.llm, self.settings.embedding
+        prices = prices or Prices(llm.price_in, llm.price_out, embedding.price)
+        estimator = Estimator(self._make_extractor(extractor), prices)
+        items, total = _counted(sources, shard)
+        report = IndexReport()
+        with _bar(total, progress, "estimating") as bar:
+            pipeline = self._pipeline(estimator.extractor, self._free_splitter(report), self.embedder, bar)
+            for passages in pipeline.ahead(_part(_documents(items, text_column), shard), report, empty=self._is_new):
+                estimator.add(passages)
+        return estimator.result(report)
 
     def delete(self, doc_ids: Sequence[str]) -> DeleteReport:
         """Delete documents with everything that is theirs."""
@@ -261,9 +306,9 @@ class GraphRAG:
         """What the method finds, in the order of the second stage where there is one, which sees more than `k`."""
         reranker = make_reranker(self._resources)
         if reranker is None or k == 0:
-            return METHODS[method](self._resources).retrieve(question, k, filter)
+            return ALL_METHODS[method](self._resources).retrieve(question, k, filter)
         more = max(k, self.settings.retrieval.rerank_passages)
-        return rerank(METHODS[method](self._resources).retrieve(question, more, filter), reranker, k)
+        return rerank(ALL_METHODS[method](self._resources).retrieve(question, more, filter), reranker, k)
 
     @property
     def _generator(self) -> Generator:
@@ -275,16 +320,30 @@ class GraphRAG:
         index = self.settings.index
         return make_extractor(name or index.extractor, llm=self.llm, spacy_model=index.spacy_model)
 
-    def _make_splitter(self) -> Splitter:
+    def _make_splitter(self, embedder: Embedder) -> Splitter:
         if self._splitter is not None:
             return as_splitter(self._splitter)
-        return make_splitter(self.settings.index, self.embedder)
+        return make_splitter(self.settings.index, embedder)
 
-    def _pipeline(self, extractor: Extractor, splitter: Splitter, bar: Any) -> Pipeline:
+    def _free_splitter(self, report: IndexReport) -> Splitter:
+        """The splitter, or where it would ask an endpoint for vectors another one, and a warning."""
+        index = self.settings.index
+        local = isinstance(self.embedder.embeddings, LocalEmbeddings)
+        if self._splitter is not None or index.splitter != "meaning" or local:
+            return self._make_splitter(self.embedder)
+        report.warnings.append("passages are estimated by length: to split them by meaning takes vectors")
+        return make_splitter(index.model_copy(update={"splitter": "length"}), self.embedder)
+
+    @property
+    def _is_new(self) -> bool:
+        """True where there is no database yet, which to look into would make."""
+        return self.settings.milvus.embedded and not Path(self.settings.milvus.uri).expanduser().exists()
+
+    def _pipeline(self, extractor: Extractor, splitter: Splitter, embedder: Embedder, bar: Any) -> Pipeline:
         index = self.settings.index
         # A model is slow and paid for: a small window keeps what an interruption costs small.
         window = index.window if "llm" not in extractor.name else min(index.window, 2 * self.settings.llm.concurrency)
-        vectorizer = Vectorizer(self.embedder)
+        vectorizer = Vectorizer(embedder)
         return Pipeline(self.store, extractor, vectorizer, index.passage_size, window, bar.update, splitter)
 
     def _choose(self, method: str) -> tuple[str, str]:
@@ -312,14 +371,24 @@ class _Bound:
 
 
 def _check_method(name: str) -> None:
-    if name not in ("auto", *METHODS):
+    if name not in ("auto", *ALL_METHODS):
         raise SettingsError(f"there is no method {name!r}; known are auto, {', '.join(METHODS)}")
 
 
-def _as_list(sources: Source | Iterable[Source]) -> list[Source] | Iterable[Source]:
-    if isinstance(sources, (str, Document, Path, Mapping)):
-        return [sources]
-    return sources if isinstance(sources, (list, Iterator)) else list(sources)
+def _counted(
+    sources: Source | Iterable[Source], shard: tuple[int, int] | None
+) -> tuple[Iterable[Source], Callable[[], int | None]]:
+    """The sources one by one, and what tells about how many documents they are, where that can be told."""
+    items: Iterable[Source] = [sources] if isinstance(sources, (str, Document, Path, Mapping)) else sources
+
+    def total() -> int | None:
+        if not isinstance(items, Sized):
+            return None
+        paths = [item for item in items if isinstance(item, Path)]
+        files = expected_documents(paths)
+        return None if files is None else (files + len(items) - len(paths)) // (shard[1] if shard else 1)
+
+    return items, total
 
 
 def _documents(items: Iterable[Any], text_column: str) -> Iterator[Document | ReadFailure]:
@@ -345,8 +414,13 @@ def _from_mapping(item: Mapping[str, Any]) -> Document | ReadFailure:
     return Document(**item)
 
 
-def _part(documents: Iterable[Document | ReadFailure], shard: tuple[int, int]) -> Iterator[Document | ReadFailure]:
-    index, count = shard
+def _part(
+    documents: Iterator[Document | ReadFailure], shard: tuple[int, int] | None
+) -> Iterator[Document | ReadFailure]:
+    return documents if shard is None else _shard_of(documents, *shard)
+
+
+def _shard_of(documents: Iterator[Document | ReadFailure], index: int, count: int) -> Iterator[Document | ReadFailure]:
     if not 1 <= index <= count:
         raise SettingsError(f"shard {index}/{count} does not exist; the first of {count} is 1/{count}")
     for item in documents:
@@ -360,9 +434,13 @@ def _shard_key(document: Document) -> str:
     return document.id or content_hash(document.source, document.title, str(document.text))
 
 
-def _bar(total: int | None, progress: bool | None) -> Any:
-    disable = None if progress is None else not progress
-    return tqdm(total=total, desc="indexing", unit=" documents", disable=disable, leave=False)
+def _bar(total: Callable[[], int | None], progress: bool | None, what: str = "indexing") -> Any:
+    """A bar on stderr with rate and time left; where nobody watches, a line every half minute if one is asked for."""
+    watched = sys.stderr is not None and sys.stderr.isatty()
+    disable = not watched if progress is None else not progress
+    count = None if disable else total()
+    pause = 0.1 if watched else 30.0
+    return tqdm(total=count, desc=what, unit=" documents", disable=disable, leave=False, mininterval=pause)
 
 
 def _record(row: Mapping[str, Any]) -> DocumentRecord:

@@ -284,6 +284,7 @@ class IndexReport:
     entities: int = 0
     outside_schema: int = 0
     llm_calls: int = 0
+    llm_cached: int = 0
     tokens: int = 0
     seconds: float = 0.0
     warnings: list[str] = field(default_factory=list)

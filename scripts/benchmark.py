@@ -205,6 +205,7 @@ def joined(ours: Report, peer: Report | None) -> Report:
         "p50_with_embedding_ms": ours["p50_with_embedding_ms"],
         "graph_seconds": ours["graph_seconds"],
         "stages_ms": ours["stages_ms"],
+        "methods": ours["methods"],
     }
     report |= {name: ours[name] for name in ("passages", "relations", "entities", "failed")}
     engines = {"ours": ours["engine"], "pymilvus": ours["pymilvus"]}
@@ -267,6 +268,9 @@ def comparison_table(report: Report) -> list[str]:
     for name in ("index_speedup", "query_speedup", "p50_with_embedding_ms", "graph_seconds"):
         lines.append(f"{name:26}{figure(report[name]):>12}")
     lines.append("stages (mean ms): " + ", ".join(f"{k} {v:.1f}" for k, v in report["stages_ms"].items()))
+    for name, one in report["methods"].items():
+        stages = ", ".join(f"{k} {v:.1f}" for k, v in one["stages_ms"].items())
+        lines.append(f"{name}: recall@5 {one['recall@5']:.3f}, p50 {one['p50_ms']:.1f} ms ({stages})")
     return [*lines, machine_line(report)]
 
 

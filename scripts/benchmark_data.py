@@ -257,21 +257,29 @@ class VectorCache:
 
 
 class PrecomputedEmbeddings(Embeddings):
-    """Vectors from a file, under the name of the model that made them; `seconds` is what looking them up took."""
+    """Vectors from a file, under the name of the model that made them; `seconds` is what looking them up took.
 
-    def __init__(self, path: Path, name: str) -> None:
-        self.name, self.seconds = name, 0.0
+    A question without the names in it depends on what is in the graph: the model embeds it, in `seconds` too.
+    """
+
+    def __init__(self, path: Path, name: str, model: Embeddings) -> None:
+        self.name, self.model, self.seconds = name, model, 0.0
         self.rows, self.matrix = read_vectors(path)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """The rows as an array, which the package takes too; KeyError names a text that `our_texts` forgot."""
+        """The rows as an array, which the package takes too."""
         started = time.perf_counter()
         found: Any = self.matrix[[self.rows[text] for text in texts]]
         self.seconds += time.perf_counter() - started
         return found  # type: ignore[no-any-return]
 
     def embed_query(self, text: str) -> list[float]:
-        return self.embed_documents([text])[0]
+        if text in self.rows:
+            return self.embed_documents([text])[0]
+        started = time.perf_counter()
+        found = self.model.embed_query(text)
+        self.seconds += time.perf_counter() - started
+        return found
 
 
 # --- memory -------------------------------------------------------------------------------------------------------

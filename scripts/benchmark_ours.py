@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from benchmark_data import PASSAGE_SIZE, Dataset, PrecomputedEmbeddings, gold_ids, memory_mb, passages_of
+from benchmark_data import DIMENSION, PASSAGE_SIZE, Dataset, PrecomputedEmbeddings, gold_ids, memory_mb, passages_of
 
 from graphrag_milvus import GraphRAG
+from graphrag_milvus.embeddings import LocalEmbeddings
 from graphrag_milvus.prompts import select_relations
+from graphrag_milvus.rag import METHODS
 from graphrag_milvus.settings import Settings, load_settings
+from graphrag_milvus.testing import HashingEmbeddings
 from graphrag_milvus.types import Retrieval
 
 CUTOFFS = (2, 5, 10)
 CHARS_PER_TOKEN = 4  # as for the peer
 METHOD = "subgraph"
 WITH_EMBEDDING = 200  # questions that are asked again with the real embedder
+EACH_METHOD = 200  # questions that every method is asked
 Result = TypeVar("Result")
 
 
@@ -44,9 +48,11 @@ def timed(work: Callable[[], Result], standin: Callable[[], float] = lambda: 0.0
     return time.perf_counter() - started - (standin() - before), result
 
 
-def ask(rag: GraphRAG, questions: list[str], standin: Callable[[], float] = lambda: 0.0) -> tuple[list[Retrieval], Any]:
+def ask(
+    rag: GraphRAG, questions: list[str], standin: Callable[[], float] = lambda: 0.0, method: str = METHOD
+) -> tuple[list[Retrieval], Any]:
     """What was found for each question, and milliseconds."""
-    retrieve = partial(rag.retrieve, method=METHOD, k=max(CUTOFFS))
+    retrieve = partial(rag.retrieve, method=method, k=max(CUTOFFS))
     answers = [timed(partial(retrieve, question), standin) for question in questions]
     return [found for _, found in answers], 1000 * np.array([seconds for seconds, _ in answers])
 
@@ -81,6 +87,20 @@ def stages(found: list[Retrieval]) -> dict[str, float]:
     return {name: float(np.mean([one.trace.timings_ms[name] for one in found])) for name in names}
 
 
+def by_method(
+    rag: GraphRAG, dataset: Dataset, questions: list[dict[str, Any]], standin: Callable[[], float]
+) -> dict[str, Any]:
+    """For each method, on the first questions: recall, milliseconds, and milliseconds by stage."""
+    some, report = questions[:EACH_METHOD], {}
+    gold = gold_ids(some, dataset.rows())
+    for name in METHODS:
+        found, ms = ask(rag, [q["question"] for q in some], standin, name)
+        hits = [len(g & {p.doc_id for p in one.passages[:5]}) / len(g) for g, one in zip(gold, found, strict=True)]
+        p50, p95 = np.percentile(ms, [50, 95]).tolist()
+        report[name] = {"recall@5": float(np.mean(hits)), "p50_ms": p50, "p95_ms": p95, "stages_ms": stages(found)}
+    return report
+
+
 def with_embedding(folder: str, questions: list[str]) -> float:
     """p50 in milliseconds where the local model embeds each question and the names in it."""
     with GraphRAG(settings_for(folder, provider="local")) as rag:
@@ -90,7 +110,8 @@ def with_embedding(folder: str, questions: list[str]) -> float:
 
 
 def run(options: argparse.Namespace, folder: str) -> dict[str, Any]:
-    dataset, embeddings = Dataset(options.data), PrecomputedEmbeddings(options.vectors, options.embedder)
+    model = LocalEmbeddings() if options.embed else HashingEmbeddings(DIMENSION)
+    dataset, embeddings = Dataset(options.data), PrecomputedEmbeddings(options.vectors, options.embedder, model)
     documents, questions = dataset.documents(), dataset.questions()[: options.limit]
     asked, before_mb = [q["question"] for q in questions], memory_mb()[0]
     with GraphRAG(settings_for(folder), embeddings=embeddings) as rag:
@@ -100,6 +121,7 @@ def run(options: argparse.Namespace, folder: str) -> dict[str, Any]:
         found, ms = ask(rag, asked, lambda: embeddings.seconds)
         own_mb, engine_mb = memory_mb()
         report: dict[str, Any] = judge(rag, dataset, questions, found)
+        report["methods"] = by_method(rag, dataset, questions, lambda: embeddings.seconds)
     p50, p95 = np.percentile(ms, [50, 95]).tolist()
     report |= {"questions": len(questions), "p50_ms": p50, "p95_ms": p95, "stages_ms": stages(found)}
     report |= {"index_seconds": index_seconds, "graph_seconds": graph_seconds, "failed": len(indexed.failed)}

@@ -14,6 +14,7 @@ import pytest
 from graphrag_milvus import GraphRAG
 from graphrag_milvus.samples import load_corpus
 from graphrag_milvus.settings import (
+    CacheSettings,
     EmbeddingSettings,
     IndexSettings,
     LLMSettings,
@@ -41,6 +42,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
         if name.startswith(("OPENAI_", "GRAPHRAG_")) and name != "GRAPHRAG_TEST_URI":
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -77,8 +79,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> MilvusSettings:
 
 
 @pytest.fixture(scope="session")
-def open_rag(engine: MilvusSettings) -> Iterator[Callable[..., GraphRAG]]:
-    """Make `GraphRAG` objects on the session's engine; their collections are dropped at the end.
+def open_rag(engine: MilvusSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., GraphRAG]]:
+    """Make `GraphRAG` objects on the session's engine, each with an empty cache; their collections are dropped at the
+    end.
 
     Settings groups (`embedding`, `index`, `llm`, `retrieval`) and the arguments of `GraphRAG` go by name, those for
     its `llm` as `chat_model`.
@@ -94,6 +97,7 @@ def open_rag(engine: MilvusSettings) -> Iterator[Callable[..., GraphRAG]]:
             llm=options.pop("llm", LLMSettings()),
             index=options.pop("index", IndexSettings()),
             retrieval=options.pop("retrieval", RetrievalSettings()),
+            cache=options.pop("cache", CacheSettings(folder=str(tmp_path_factory.mktemp("cache")))),
         )
         made.append(GraphRAG(settings, llm=options.pop("chat_model", None), **options))
         return made[-1]

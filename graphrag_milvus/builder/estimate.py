@@ -18,7 +18,7 @@ __all__ = ["Estimate", "Estimator", "Prices", "expected_documents"]
 # Of one token of text, on 3,000 passages of encyclopaedias with the entities and triples that a chat model found:
 _REPLY = 2.2  # tokens of its replies, 0.56 for the entities and 1.65 for the triples
 _RELATIONS = 1.0  # tokens of the relations and entities, which are embedded beside the passage
-_PROMPT = 350  # tokens of a request beside the text, where the extractor does not tell its requests
+_PROMPT = 420  # tokens of a request beside the text, where the extractor does not tell its requests
 _REQUESTS = 2  # for a passage, likewise
 _MESSAGE = 4  # tokens by which a message is more than its text
 

@@ -26,7 +26,7 @@ from graphrag_milvus.evaluation.datasets import Dataset, Question, read_dataset
 from graphrag_milvus.evaluation.rankings import Folder, Ranking
 from graphrag_milvus.layout import WINDOW
 from graphrag_milvus.llm import LLM
-from graphrag_milvus.rag import METHODS, GraphRAG
+from graphrag_milvus.rag import ALL_METHODS, METHODS, GraphRAG
 from graphrag_milvus.settings import Settings, load_settings
 from graphrag_milvus.types import Retrieval, content_hash
 
@@ -157,7 +157,7 @@ def method_names(names: Sequence[str]) -> list[str]:
         SettingsError: a name is unknown, or there is none.
     """
     stripped = [name.strip() for name in names if name.strip()]
-    unknown = [name for name in stripped if name not in ("all", "auto", *METHODS)]
+    unknown = [name for name in stripped if name not in ("all", "auto", *ALL_METHODS)]
     if unknown or not stripped:
         what = f"there is no method {unknown[0]!r}" if unknown else "no method is named"
         raise SettingsError(f"{what}; known are all, auto, {', '.join(METHODS)}")
