@@ -155,8 +155,8 @@ def _add_entities(
 def add_relations(seeds: Seeds, alike: Sequence[Hit], snapshot: Snapshot, *, weighted: int) -> None:
     """Seeds out of relations like the question; those after the first `weighted` are expanded, but weigh next to 0.
 
-    They widen what can be found at all: with 300 in place of 10, what one step reaches holds 97 % of the gold
-    passages of 2WikiMultiHopQA in place of 95 %.
+    They widen what can be found at all: with 300 in place of 10, the heaviest 300 relations that one step reaches
+    lead to 96.6 % of the gold passages of 2WikiMultiHopQA in place of 94.8 %.
     """
     positions = snapshot.incidence.relation_positions([hit.id for hit in alike])
     for rank, (hit, position) in enumerate(zip(alike, positions, strict=True)):

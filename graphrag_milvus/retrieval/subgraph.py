@@ -58,10 +58,10 @@ class _Run:
 class Subgraph:
     """Multi-way retrieval with expansion and a one-shot reranker, after "Graph RAG with Milvus" (Milvus docs).
 
-    Entities named in the question and relations like the question expand `degree` steps through the incidence. A
-    walk with restart over what was reached, in which relations like the question weigh more, gives each its mass,
-    and the heaviest, up to a budget, are the candidates. The model, or the local score where there is none,
-    selects; the passages of the selected relations come in that order, and the dense ranking fills up to k.
+    Entities named in the question, and relations and passages like the question, expand `degree` steps through the
+    incidence. A walk with restart over what was reached, in which relations like the question weigh more, gives
+    each its mass, and the heaviest, up to a budget, are the candidates. The model, or the local score where there
+    is none, selects; the passages of the selected relations come in that order, and the dense ranking fills up to k.
     """
 
     resources: Resources
@@ -120,7 +120,10 @@ class Subgraph:
     ) -> tuple[Ints, npt.NDArray[np.float64]]:
         """Positions of the candidates, heaviest first, and their mass."""
         incidence, settings = snapshot.incidence, self.resources.settings
-        reached = incidence.expand(seeds.entity_positions, seeds.relation_positions, settings.degree)
+        start = seeds.relation_positions
+        if settings.relation_seeds:
+            start = np.union1d(start, _relations_of(snapshot, near))
+        reached = incidence.expand(seeds.entity_positions, start, settings.degree)
         trace.expanded = len(reached)
         mass = _mass(snapshot, seeds, near, alike, reached)
         best = largest(mass, settings.candidates)
@@ -179,6 +182,14 @@ class Subgraph:
         new = [h for h in hits if str(h.id) not in have][: run.k - len(passages)]
         run.trace.scores.update({str(h.id): {"dense": h.score} for h in new})
         return [scored(h.id, h.row, lowest * max(h.score, 0.0) / 2) for h in new]
+
+
+def _relations_of(snapshot: Snapshot, near: Sequence[Hit]) -> Ints:
+    """Positions of the relations of the passages that are hits."""
+    passages, _ = passage_similarity(near, snapshot.graph)
+    like = np.zeros(len(snapshot.graph.passage_ids), dtype=bool)
+    like[passages] = True
+    return np.flatnonzero(like[snapshot.graph.passage_of])
 
 
 def _mass(
