@@ -114,3 +114,50 @@ def test_reset_masses_that_are_none(reset: list[float]) -> None:
 def test_damping_out_of_range(damping: float) -> None:
     with pytest.raises(ValueError, match="damping"):
         graph_of([[0]], [0], {}, 1).pagerank(np.ones(1), np.ones(1), damping=damping)
+
+
+# --- parts ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_part_that_is_the_whole_gives_the_same() -> None:
+    graph = graph_of([[0, 1], [1, 2], [3], []], [0, 1, 2, 2], {0: 0, 1: 1, 2: 3}, 4)
+    part = graph.part(np.arange(4), np.arange(4))
+    assert part.passage_ids.tolist() == graph.passage_ids.tolist()
+    assert part.about.tolist() == graph.about.tolist()
+    reset = np.array([0.5, 0.0, 0.2, 0.0])
+    whole, again = (g.pagerank(reset, np.full(4, 0.1)) for g in (graph, part))
+    assert again.relations == pytest.approx(whole.relations)
+    assert again.passages == pytest.approx(whole.passages)
+
+
+def test_a_hub_gives_a_relation_of_a_part_no_more_than_it_does_in_the_whole() -> None:
+    rows = [[0, n] for n in range(1, 1_001)]
+    graph = graph_of(rows, list(range(1_000)), {0: 0}, 1_000)
+    reset = np.zeros(1_001)
+    reset[0] = 1.0
+    one_step = {"damping": 0.5, "most_steps": 1}
+    whole = graph.pagerank(reset, np.zeros(1_000), **one_step)  # type: ignore[arg-type]
+    part = graph.part(np.array([4, 9]), np.array([0]))
+    at = part.incidence.entity_positions(graph.incidence.entity_ids[:1])
+    inside = np.zeros(len(part.incidence.entity_ids))
+    inside[at] = 1.0
+    masses = part.pagerank(inside, np.zeros(len(part.passage_ids)), **one_step)  # type: ignore[arg-type]
+    assert masses.relations == pytest.approx(whole.relations[[4, 9]])
+    assert part.passage_ids.tolist() == [0, 4, 9]
+    assert part.about[0] == at[0], "the first passage is about the hub"
+
+
+def test_a_part_of_nothing_and_passages_alone() -> None:
+    graph = graph_of([[0, 1]], [1], {1: 0}, 3)
+    part = graph.part(np.zeros(0, dtype=np.int64), np.array([0, 2]))
+    assert part.passage_ids.tolist() == [0, 2] and part.about.tolist() == [-1, -1]
+    assert part.pagerank(np.zeros(0), np.array([1.0, 1.0])).passages.tolist() == [0.5, 0.5]
+
+
+def test_the_graph_of_some_passages_has_their_relations_and_entities_alone() -> None:
+    graph = graph_of([[0, 1], [1, 2], [3, 4]], [0, 1, 2], {0: 0, 1: 1, 2: 3}, 4)
+    within = graph.within(np.array([1, 3]))
+    assert within.passage_ids.tolist() == [1, 3]
+    assert within.incidence.entity_ids.tolist() == [101, 102]
+    assert within.about.tolist() == [0, -1]
+    assert within.incidence.relation_ids.tolist() == [1]
