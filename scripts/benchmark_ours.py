@@ -38,6 +38,7 @@ def settings_for(folder: str, **embedding: Any) -> Settings:
         milvus={"uri": str(Path(folder) / "benchmark.db")},
         index={"extractor": "given", "passage_size": PASSAGE_SIZE},
         embedding=embedding,
+        cache={"enabled": False},  # vectors are looked up in a file already
     )
 
 

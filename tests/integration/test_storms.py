@@ -18,12 +18,12 @@ from typing import Any
 
 import indexing
 import pytest
-from indexing import rows
+from indexing import long_corpus, rows
 
 from graphrag_milvus import GraphRAG
 from graphrag_milvus.cache import Cache
 from graphrag_milvus.errors import EmbeddingError
-from graphrag_milvus.settings import CacheSettings, EmbeddingSettings, IndexSettings, LLMSettings
+from graphrag_milvus.settings import CacheSettings, EmbeddingSettings, IndexSettings, LLMSettings, load_settings
 from graphrag_milvus.testing import HashingEmbeddings, Reply, ScriptedServer
 from graphrag_milvus.types import Document
 
@@ -177,6 +177,26 @@ def test_of_a_passage_that_takes_two_calls_only_the_one_that_failed_is_repeated(
         assert rows(rag.store) == fair
 
 
+def test_a_changed_paragraph_costs_its_own_calls_and_a_deleted_document_none_to_come_back(make: Any) -> None:
+    def text(*names: str) -> str:
+        return "\n\n".join(f"{name} wrote Book1. It is read in Town5, which lies by the sea." for name in names)
+
+    with ScriptedServer(respond=Weather()) as server:
+        rag = make(server, index=IndexSettings(passage_size=80))
+        assert add(rag, [Document(text("Ann", "Bob", "Cid"), id="a"), Document(text("Dan"), id="b")]).llm_calls == 8
+        before = rows(rag.store)
+        report = add(rag, [Document(text("Ann", "Eve", "Cid"), id="a"), Document(text("Dan"), id="b")])
+        assert (report.updated, report.unchanged, report.passages, report.llm_calls) == (1, 1, 1, 2)
+        asked = server.requests[-2:]
+        assert all("Eve" in json.dumps(request.json) and "Cid" not in json.dumps(request.json) for request in asked)
+        assert rag.delete(["a"]).deleted == ["a"]
+        assert rag.stats().passages == 1
+        report = add(rag, Document(text("Ann", "Bob", "Cid"), id="a"))
+        assert (report.added, report.llm_calls, report.llm_cached) == (1, 0, 6)
+        rag.gc()
+        assert rows(rag.store) == before
+
+
 # --- what is remembered, and what is not --------------------------------------------------------------------------
 
 
@@ -291,8 +311,9 @@ def test_an_embedder_that_goes_down_ends_the_run_and_nothing_is_repeated(make: A
 
 # --- killed by the system -----------------------------------------------------------------------------------------
 
-KILLS = 6
+KILLS = 5
 CONCURRENCY = 4
+CALLS = 240  # 60 documents of two passages, two calls a passage
 
 _PROGRAM = """
 import sys
@@ -300,6 +321,7 @@ from graphrag_milvus import GraphRAG
 from indexing import long_corpus
 with GraphRAG() as rag:
     rag.store.open(model=rag.embedder.name, dimension=rag.embedder.dimension)
+    rag.llm  # to import its client takes a second or two
     print("begun", flush=True)
     report = rag.add(long_corpus(60), extractor="llm", progress=False)
     print("done", report.failed, flush=True)
@@ -338,45 +360,50 @@ def _wait_until_gone(pids: list[int]) -> None:
 
 def test_kill_9_during_extraction_repeats_no_call_whose_reply_was_kept(tmp_path: Path) -> None:
     uri = os.environ.get("GRAPHRAG_TEST_URI") or str(tmp_path / "killed.db")
-    workspace, moments = f"storm_{uuid.uuid4().hex[:8]}", random.Random(3)
-    kept = Cache(tmp_path / "cache")
-    weather = Weather()
+    workspace, moments, folder = f"storm_{uuid.uuid4().hex[:8]}", random.Random(3), tmp_path / "cache"
+    kept, weather, lost = Cache(folder), Weather(), 0
 
     def slowly(asked: dict[str, Any]) -> Reply:
         said = weather(asked)
         assert isinstance(said, str)
-        return Reply(said, delay=0.02)
+        return Reply(said, delay=0.03)
 
     with ScriptedServer(respond=slowly) as server:
         for _ in range(KILLS):
-            process = _start(server, uri, workspace, tmp_path / "cache")
+            process = _start(server, uri, workspace, folder)
             assert process.stdout is not None and process.stdout.readline() == "begun\n"
-            time.sleep(moments.uniform(0.05, 0.6))
+            time.sleep(moments.uniform(0.1, 0.5))
             engine = _children(process.pid)
             assert process.poll() is None
             process.kill()
             process.communicate()
             _wait_until_gone(engine)
-            # What was asked and not kept was under way when the process was killed.
-            assert sum(weather.answered.values()) - kept.stats().items <= CONCURRENCY * KILLS
-        last = _start(server, uri, workspace, tmp_path / "cache")
+            before, lost = lost, sum(weather.answered.values()) - kept.stats().items
+            assert 0 <= lost - before <= CONCURRENCY  # what was under way, and nothing that was finished
+        assert 0 < kept.stats().items < CALLS
+        last = _start(server, uri, workspace, folder)
         try:
             output, _ = last.communicate(timeout=120)
         finally:
             last.kill()
         assert output == "begun\ndone []\n"
-    assert len(weather.answered) == kept.stats().items == 240  # two passages a document, two calls a passage
-    assert sum(weather.answered.values()) <= 240 + CONCURRENCY * KILLS
-    kept.close()
-    llm = LLMSettings()
-    settings = {"milvus": {"uri": uri}, "workspace": workspace, "llm": llm, "cache": CacheSettings(enabled=False)}
-    with GraphRAG(indexing_settings(settings), embeddings=HashingEmbeddings(64)) as rag:
-        assert (rag.stats().documents, rag.stats().incomplete) == (60, 0)
-        if os.environ.get("GRAPHRAG_TEST_URI"):
+        assert len(weather.answered) == kept.stats().items == CALLS
+        assert sum(weather.answered.values()) == CALLS + lost
+        kept.close()
+        _compare(server, uri, workspace, folder)
+        assert sum(weather.answered.values()) == CALLS + lost
+
+
+def _compare(server: ScriptedServer, uri: str, workspace: str, folder: Path) -> None:
+    """A workspace that was never interrupted has the same rows; its replies come from the cache."""
+    chat = {"model": "m", "base_url": server.base_url}
+    common = {"milvus": {"uri": uri}, "llm": chat, "cache": {"folder": str(folder)}, "index": {"passage_size": 120}}
+    made = [GraphRAG(load_settings(workspace=name, **common), embeddings=HashingEmbeddings(64)) for name in "ab"]
+    made[0].settings.workspace, made[1].settings.workspace = workspace, f"{workspace}_whole"
+    try:
+        assert made[1].add(long_corpus(60), extractor="llm", progress=False).llm_calls == 0
+        assert rows(made[0].store) == rows(made[1].store)
+    finally:
+        for rag in made:
             rag.store.drop()
-
-
-def indexing_settings(values: dict[str, Any]) -> Any:
-    from graphrag_milvus.settings import load_settings
-
-    return load_settings(**values)
+            rag.close()
