@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +24,7 @@ from graphrag_milvus.builder.writer import Writer
 from graphrag_milvus.cache import Cache
 from graphrag_milvus.embeddings import Embedder, LocalEmbeddings, make_embedder
 from graphrag_milvus.errors import SettingsError
+from graphrag_milvus.hits import counting
 from graphrag_milvus.llm import LLM, make_llm
 from graphrag_milvus.retrieval.base import Method, Resources, check_question
 from graphrag_milvus.retrieval.kg2rag import ABLATIONS, KG2RAG
@@ -31,7 +33,7 @@ from graphrag_milvus.retrieval.ppr import PPR
 from graphrag_milvus.retrieval.reranker import make_reranker, rerank
 from graphrag_milvus.retrieval.retriever import PassageRetriever
 from graphrag_milvus.retrieval.scorers import CrossEncoder, Scorer
-from graphrag_milvus.retrieval.snapshot import SnapshotSource
+from graphrag_milvus.retrieval.snapshot import Snapshots, SnapshotSource
 from graphrag_milvus.retrieval.subgraph import Subgraph
 from graphrag_milvus.settings import Settings, load_settings
 from graphrag_milvus.solver.generator import Generator
@@ -144,9 +146,12 @@ class GraphRAG:
         return CrossEncoder(folder) if folder else None
 
     @cached_property
+    def _snapshots(self) -> SnapshotSource:
+        return SnapshotSource(self.store)
+
+    @property
     def _resources(self) -> Resources:
-        snapshots = SnapshotSource(self.store)
-        return Resources(self.store, self.embedder, snapshots, self.settings.retrieval, self.llm, self.scorer)
+        return Resources(self.store, self.embedder, self._snapshots, self.settings.retrieval, self.llm, self.scorer)
 
     # Documents
 
@@ -274,13 +279,15 @@ class GraphRAG:
         name, filter = method or self.settings.retrieval.method, filter.strip()
         check_question(question, k, filter)
         _check_method(name)
-        with self.store.counting() as trips:
+        with counting() as trips:
             meta = self.store.meta()
             if meta is None:
                 return self._nothing(question, method or "none", trips.count)
             self.store.check(model=self.embedder.name, dimension=self.embedder.dimension, meta=meta)
-            name, why = self._choose(name)
-        found = self._find(name, question, k, filter)
+            seen = Snapshots(self._snapshots, self.store.revision(meta))
+            resources = replace(self._resources, snapshots=seen)
+            name, why = self._choose(name, resources)
+        found = _find(name, resources, question, k, filter)
         found.trace.notes[:0] = [why] if why else []
         found.trace.round_trips += trips.count
         return found
@@ -301,14 +308,6 @@ class GraphRAG:
         return PassageRetriever(method=_Bound(self, method), k=top_k, filter=filter)
 
     # Inside
-
-    def _find(self, method: str, question: str, k: int, filter: str) -> Retrieval:
-        """What the method finds, in the order of the second stage where there is one, which sees more than `k`."""
-        reranker = make_reranker(self._resources)
-        if reranker is None or k == 0:
-            return ALL_METHODS[method](self._resources).retrieve(question, k, filter)
-        more = max(k, self.settings.retrieval.rerank_passages)
-        return rerank(ALL_METHODS[method](self._resources).retrieve(question, more, filter), reranker, k)
 
     @property
     def _generator(self) -> Generator:
@@ -346,16 +345,17 @@ class GraphRAG:
         vectorizer = Vectorizer(embedder)
         return Pipeline(self.store, extractor, vectorizer, index.passage_size, window, bar.update, splitter)
 
-    def _choose(self, method: str) -> tuple[str, str]:
+    def _choose(self, method: str, resources: Resources) -> tuple[str, str]:
         """The method's name and, for `auto`, why it is this one."""
         if method != "auto":
             return method, ""
-        relations = self.store.count("relations")
+        snapshot = resources.snapshots.get()
+        relations = len(snapshot.incidence.relation_ids)
         if not relations:
             return "hybrid", "auto: hybrid, since no relation was found in the documents"
-        # Measured without a model, ppr is best on sentences, and as good as subgraph on triples; there a model's
-        # selection is better than both [vector-graph-rag's published figures], and on sentences it hardly can be.
-        if self.llm is not None and 2 * self.store.count("relations", 'predicate == ""') < relations:
+        # Without a model, ppr has the best Recall@5 on sentences, and on triples the same as subgraph. With one,
+        # only published figures are at hand: a model's selection among triples is above both there.
+        if self.llm is not None and 2 * snapshot.sentences < relations:
             return "subgraph", "auto: subgraph, since the chat model can select among triples"
         return "ppr", "auto: ppr, since there are relations to walk along"
 
@@ -373,6 +373,15 @@ class _Bound:
 
     def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
         return self.rag.retrieve(question, method=self.name, k=k, filter=filter)
+
+
+def _find(method: str, resources: Resources, question: str, k: int, filter: str) -> Retrieval:
+    """What the method finds, in the order of the second stage where there is one, which sees more than `k`."""
+    reranker = make_reranker(resources)
+    chosen = ALL_METHODS[method](resources)
+    if reranker is None or k == 0:
+        return chosen.retrieve(question, k, filter)
+    return rerank(chosen.retrieve(question, max(k, resources.settings.rerank_passages), filter), reranker, k)
 
 
 def _check_method(name: str) -> None:

@@ -7,13 +7,11 @@ is the row with id 0 of the `documents` collection, since embedded engines keep 
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,51 +20,38 @@ import numpy as np
 from pymilvus import MilvusClient, MilvusException
 
 from graphrag_milvus.connection import about_a_filter, connect, first_line, lite_line, release
+from graphrag_milvus.creation import Creation
 from graphrag_milvus.errors import IdCollisionError, InputError, StoreError, WorkspaceMismatchError
+from graphrag_milvus.hits import Hit, best_first, count_request, hits
 from graphrag_milvus.layout import (
     COLLECTIONS,
     MAX_BYTES,
     MAX_ID_BYTES,
     OWNERS,
-    SCALAR_INDEXES,
     WINDOW,
     Collection,
     blank_row,
     check_row,
     loaded,
-    make_schema,
     slug,
     stored,
 )
 from graphrag_milvus.settings import MilvusSettings
 
-__all__ = ["COLLECTIONS", "MAX_BYTES", "MAX_ID_BYTES", "WINDOW", "Collection", "Hit", "MilvusStore", "RoundTrips"]
+__all__ = ["COLLECTIONS", "MAX_BYTES", "MAX_ID_BYTES", "WINDOW", "Collection", "MilvusStore"]
 
 _UPSERT_BYTES = 8 << 20
 _BATCH = 5_000
 """Rows that are read at once."""
+_IDS = 5_000
+"""Ids that one filter names, where many are asked for."""
+_READ_BYTES = 16 << 20
+"""Vectors that are read at once."""
 _META_ID = 0
 _UNSEEN = 5.0  # seconds; a server's clock ticks five times in one
 _FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One row that a search found; `score` is larger for the better hit, on every engine."""
-
-    id: int
-    score: float
-    row: Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class RoundTrips:
-    """How many requests went to Milvus while this was counting."""
-
-    count: int = 0
-
-
-_counter: contextvars.ContextVar[RoundTrips | None] = contextvars.ContextVar("round_trips", default=None)
 _writing = threading.Lock()
 
 
@@ -148,9 +133,13 @@ class MilvusStore:
         rows = self.get("documents", [_META_ID], ["metadata"])
         return dict(rows[_META_ID]["metadata"]) if _META_ID in rows else None
 
-    def revision(self) -> str:
-        """A text that is another one after each change that `touch` marked; empty without a workspace."""
-        meta = self.meta()
+    def revision(self, meta: Mapping[str, Any] | None = None) -> str:
+        """A text that is another one after each change that `touch` marked; empty without a workspace.
+
+        Args:
+            meta: the workspace's record, where it was read already.
+        """
+        meta = self.meta() if meta is None else meta
         return "" if meta is None else str(meta.get("revision", "0"))
 
     def touch(self) -> None:
@@ -240,29 +229,21 @@ class MilvusStore:
         if not ids or not self._has(collection):
             return {}
         # Milvus Lite 2.5 goes through a large collection for rows by id; under a filter, its search does not.
-        slow = self.settings.embedded and lite_line() < 3 and collection in ("entities", "relations")
-        fetch = self._search_ids if slow else self._query_ids
-        return {row_id: row for chunk in _chunks(list(ids), 1_000) for row_id, row in fetch(collection, chunk, fields)}
+        if self.settings.embedded and lite_line() < 3 and collection in ("entities", "relations"):
+            anything = np.eye(1, self._dimension, dtype=np.float32)[0]
+            return {hit.id: {"id": hit.id, **hit.row} for hit in self.score(collection, ids, anything, fields)}
+        rows = (row for chunk in _chunks(list(ids), 1_000) for row in self._query_ids(collection, chunk, fields))
+        return {int(row["id"]): loaded(row) for row in rows}
 
-    def _query_ids(
-        self, collection: Collection, ids: list[int], fields: Sequence[str]
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        rows = self._request(
+    def _query_ids(self, collection: Collection, ids: list[int], fields: Sequence[str]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._request(
             "get",
             collection,
             lambda name: self.client.query(
                 name, ids=ids, output_fields=["id", *fields], **self._consistency(collection)
             ),
         )
-        return ((int(row["id"]), loaded(row)) for row in rows)
-
-    def _search_ids(
-        self, collection: Collection, ids: list[int], fields: Sequence[str]
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Rows by id as hits of any vector: the index is exact, so each row that the filter leaves is one."""
-        anything = np.eye(1, self._dimension, dtype=np.float32)
-        [hits] = self.search(collection, anything, len(ids), filter=f"id in {ids}", fields=fields)
-        return ((hit.id, {"id": hit.id, **hit.row}) for hit in hits)
+        return found
 
     def query(self, collection: Collection, filter: str, fields: Sequence[str]) -> list[dict[str, Any]]:
         """All rows that a filter selects, however many, in the order of their ids."""
@@ -350,7 +331,54 @@ class MilvusStore:
                 **self._consistency(collection),
             ),
         )
-        return [_hits(hits) for hits in found]
+        return [hits(one) for one in found]
+
+    def score(
+        self,
+        collection: Collection,
+        ids: Sequence[int],
+        vector: np.ndarray,
+        fields: Sequence[str] = (),
+        *,
+        filter: str = "",
+        limit: int | None = None,
+    ) -> list[Hit]:
+        """The rows of some ids with their cosine, best first: all that are there, or the best `limit` of them.
+
+        Exact on every engine. A server's index is approximate, and under a filter that leaves few rows a search in it
+        passes over some that are there: from a server rows come with their vectors and are compared here.
+
+        Args:
+            vector: float32, shape (dimension,).
+            filter: a Milvus expression that the rows have to meet, too.
+        """
+        if not ids or not self._has(collection):
+            return []
+        scored = self._searched if self.settings.embedded else self._compared
+        size = _IDS if self.settings.embedded else max(1, min(_IDS, _READ_BYTES // (4 * len(vector))))
+        found: list[Hit] = []
+        for chunk in _chunks(list(ids), size):
+            where = f"id in {chunk}" + (f" and ({filter})" if filter else "")
+            found += scored(collection, vector, len(chunk) if limit is None else min(limit, len(chunk)), where, fields)
+        return best_first(found)[:limit]
+
+    def _searched(
+        self, collection: Collection, vector: np.ndarray, limit: int, filter: str, fields: Sequence[str]
+    ) -> list[Hit]:
+        return self.search(collection, vector[None], limit, filter=filter, fields=fields)[0]
+
+    def _compared(
+        self, collection: Collection, vector: np.ndarray, limit: int, filter: str, fields: Sequence[str]
+    ) -> list[Hit]:
+        rows = self._request(
+            "get",
+            collection,
+            lambda name: self.client.query(
+                name, filter=filter, output_fields=["id", "vector", *fields], **self._consistency(collection)
+            ),
+        )
+        scored = (Hit(int(row.pop("id")), float(np.dot(row.pop("vector"), vector)), loaded(row)) for row in rows)
+        return best_first(scored)[:limit]
 
     @property
     def has_bm25(self) -> bool:
@@ -381,17 +409,7 @@ class MilvusStore:
                 **self._consistency("passages"),
             ),
         )
-        return _hits(found[0], score=abs)  # one embedded engine gives BM25 scores below zero
-
-    @contextmanager
-    def counting(self) -> Iterator[RoundTrips]:
-        """Count the requests that this thread of work sends inside the `with` block."""
-        counter = RoundTrips()
-        token = _counter.set(counter)
-        try:
-            yield counter
-        finally:
-            _counter.reset(token)
+        return hits(found[0], score=abs)  # one embedded engine gives BM25 scores below zero
 
     # Inside
 
@@ -444,58 +462,12 @@ class MilvusStore:
         return bool(self._request("look for", collection, self.client.has_collection))
 
     def _create_all(self, dimension: int) -> None:
+        creation = Creation(self.client, self.settings.embedded, self._request)
         for collection in COLLECTIONS:
             if collection not in self._present and not self._exists(collection):
-                self._create(collection, dimension)
+                creation.create(collection, dimension)
         with ThreadPoolExecutor(len(COLLECTIONS)) as pool:  # a server takes two seconds to load each
             list(pool.map(self._has, COLLECTIONS))
-
-    def _create(self, collection: Collection, dimension: int) -> None:
-        """Make a collection with its indexes; one whose indexes are refused is not left behind."""
-        bm25 = collection == "passages" and self._engine_may_have_bm25()
-        try:
-            self._create_as(collection, dimension, bm25=bm25)
-        except StoreError:
-            self._request("drop", collection, self.client.drop_collection)
-            if not bm25:
-                raise
-            self._create_as(collection, dimension, bm25=False)
-
-    def _create_as(self, collection: Collection, dimension: int, *, bm25: bool) -> None:
-        schema = make_schema(collection, dimension, bm25=bm25)
-        self._request(
-            "create",
-            collection,
-            lambda name: self.client.create_collection(name, schema=schema, consistency_level="Session"),
-        )
-        # Embedded, AUTOINDEX may be HNSW, which under a filter misses rows that are there; FLAT misses none.
-        kind = "FLAT" if self.settings.embedded else "AUTOINDEX"
-        # All vectors have length one: the inner product is the cosine, and takes two thirds of the time.
-        self._index(collection, "vector", index_type=kind, metric_type="IP")
-        if bm25:
-            self._index(collection, "sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
-        for field_name in SCALAR_INDEXES[collection]:
-            self._index_number(collection, field_name)
-
-    def _index_number(self, collection: Collection, field_name: str) -> None:
-        """Index a number with what the engine has: INVERTED since 2.4, a sorted list before."""
-        try:
-            self._index(collection, field_name, index_type="INVERTED")
-        except StoreError:
-            self._index(collection, field_name, index_type="STL_SORT")
-
-    def _index(self, collection: Collection, field_name: str, **options: str) -> None:
-        """Index a field that holds nothing yet, without the client's half second of waiting for it."""
-        index = self.client.prepare_index_params()
-        index.add_index(field_name, **options)
-        self._request("index", collection, lambda name: self.client.create_index(name, index, sync=False))
-
-    def _engine_may_have_bm25(self) -> bool:
-        if self.settings.embedded:
-            return True
-        version = str(self._request("ask the version of", None, lambda _: self.client.get_server_version()))
-        numbers = [int(part) for part in version.lstrip("v").split("-")[0].split(".")[:2] if part.isdigit()]
-        return len(numbers) < 2 or numbers >= [2, 5]
 
     def _write_meta(self, meta: Mapping[str, Any]) -> None:
         vector = np.zeros(int(meta["dimension"]), dtype=np.float32)
@@ -517,9 +489,7 @@ class MilvusStore:
 
     def _request(self, verb: str, collection: Collection | None, call: Any) -> Any:
         """Send one request, count it, and turn what Milvus raises into our errors."""
-        counter = _counter.get()
-        if counter is not None:
-            counter.count += 1
+        count_request()
         name = "" if collection is None else self.collection_name(collection)
         try:
             return call(name)
@@ -532,12 +502,6 @@ class MilvusStore:
 def _check_limit(limit: int) -> None:
     if not 0 <= limit <= WINDOW:
         raise InputError(f"{limit} rows were asked for; a search gives from 0 to {WINDOW:,} (Milvus's window)")
-
-
-def _hits(found: Iterable[Mapping[str, Any]], score: Callable[[float], float] = float) -> list[Hit]:
-    """Hits in a fixed order: equal scores are ordered by id, so that every run gives the same."""
-    hits = [Hit(int(h["id"]), score(h["distance"]), loaded(h.get("entity", {}))) for h in found]
-    return sorted(hits, key=lambda hit: (-hit.score, hit.id))
 
 
 def _chunks(items: list[int], size: int) -> Iterator[list[int]]:

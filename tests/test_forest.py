@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_milvus.graph import Incidence, edge_components, entity_edges, spanning_forest
+from graphrag_milvus.graph import Incidence, entity_edges, spanning_forest
 
 WEIGHTS = st.sampled_from([-1.0, -0.25, 0.0, 0.0, 0.25, 0.5, 1.0])
 """With zeros, which csgraph takes for no edge, negative ones, which a cosine may be, and ties."""
@@ -77,18 +77,6 @@ def test_no_loop_is_lost_and_no_edge_told_twice(edges: list[tuple[int, int, floa
 
 
 @settings(deadline=None)
-@given(EDGES)
-def test_components_agree_with_networkx(edges: list[tuple[int, int, float]]) -> None:
-    ends, _ = arrays(edges)
-    labels = edge_components(ends)
-    graph = multigraph(edges)
-    for (n, one), (m, other) in combinations(enumerate(edges), 2):
-        assert (labels[n] == labels[m]) == nx.has_path(graph, one[0], other[0])
-    first = list(dict.fromkeys(labels.tolist()))
-    assert first == list(range(len(first)))
-
-
-@settings(deadline=None)
 @given(ROWS)
 def test_relations_as_edges_tie_what_they_hold_and_nothing_else(rows: list[list[int]]) -> None:
     incidence = Incidence.from_rows(list(range(len(rows))), [r // 3 for r in range(len(rows))], rows)
@@ -103,7 +91,7 @@ def test_relations_as_edges_tie_what_they_hold_and_nothing_else(rows: list[list[
     for place, row in enumerate(rows):
         whole.add_node(("relation", place))
         whole.add_edges_from((("relation", place), entity) for entity in row)
-    assert len(set(edge_components(ends).tolist())) == nx.number_connected_components(whole)
+    assert len(spanning_forest(ends, np.zeros(len(ends)))) == nx.number_connected_components(whole)
 
 
 def test_depth_first_follows_the_stronger_branch_to_its_end() -> None:
@@ -121,7 +109,6 @@ def test_the_strongest_of_parallel_edges_stays_and_the_weakest_of_a_circle_goes(
 
 def test_three_hundred_parallel_edges_are_one_and_still_connect() -> None:
     ends, weights = arrays([(0, 1, 0.0)] * 300 + [(1, 2, 0.0)])
-    assert edge_components(ends).tolist() == [0] * 301
     assert [tree.tolist() for tree in spanning_forest(ends, weights)] == [[0, 300]]
 
 
@@ -153,7 +140,6 @@ def test_a_chain_of_twenty_thousand_is_not_too_deep() -> None:
 def test_nothing_gives_nothing() -> None:
     ends, weights = arrays([])
     assert spanning_forest(ends, weights) == []
-    assert edge_components(ends).tolist() == []
     empty = Incidence.from_rows([], [], [])
     assert [part.tolist() for part in entity_edges(empty, np.zeros(0, dtype=np.int64))] == [[], []]
 

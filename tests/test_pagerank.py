@@ -24,7 +24,7 @@ def by_networkx(graph: PassageGraph, entities: np.ndarray, passages: np.ndarray,
     walk = nx.DiGraph()
     walk.add_nodes_from([("e", n) for n in range(len(entities))] + [("p", n) for n in range(len(passages))])
     for r, weight in enumerate(weights.tolist()):
-        held, passage = graph.incidence.entities_of(r).tolist(), ("p", int(graph.passage_of[r]))
+        held, passage = graph.incidence.matrix[r].indices.tolist(), ("p", int(graph.passage_of[r]))
         for node in [*(("e", e) for e in held), passage]:
             walk.add_edge(node, ("r", r), weight=weight)
         for e in held:

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from graphrag_milvus.embeddings import Embedder
 from graphrag_milvus.errors import InputError
+from graphrag_milvus.hits import Hit, counting
 from graphrag_milvus.llm import LLM
 from graphrag_milvus.retrieval.scorers import Scorer
-from graphrag_milvus.retrieval.snapshot import SnapshotSource
+from graphrag_milvus.retrieval.snapshot import Snapshots, SnapshotSource
 from graphrag_milvus.settings import RetrievalSettings
-from graphrag_milvus.store import WINDOW, Hit, MilvusStore
+from graphrag_milvus.store import WINDOW, MilvusStore
 from graphrag_milvus.types import Retrieval, ScoredPassage, Trace
 
-__all__ = ["PASSAGE_FIELDS", "Method", "Resources", "Stopwatch", "check_question", "dense", "joined", "scored"]
+__all__ = [
+    "PASSAGE_FIELDS",
+    "Method",
+    "Resources",
+    "Run",
+    "Stopwatch",
+    "answered",
+    "check_question",
+    "dense",
+    "joined",
+    "scored",
+]
 
 PASSAGE_FIELDS = ("doc_id", "title", "text", "metadata")
 Vector = npt.NDArray[np.float32]
@@ -32,7 +44,7 @@ class Resources:
 
     store: MilvusStore
     embedder: Embedder
-    snapshots: SnapshotSource
+    snapshots: SnapshotSource | Snapshots
     settings: RetrievalSettings
     llm: LLM | None = None
     scorer: Scorer | None = None
@@ -68,6 +80,38 @@ class Stopwatch:
             self.timings_ms[name] = round(self.timings_ms.get(name, 0.0) + spent, 3)
 
 
+@dataclass
+class Run:
+    """One question on its way through a method."""
+
+    method: str
+    question: str
+    k: int
+    filter: str
+    trace: Trace = field(init=False)
+    watch: Stopwatch = field(default_factory=Stopwatch)
+
+    def __post_init__(self) -> None:
+        self.trace = Trace(method=self.method)
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+def answered(resources: Resources, run: AnyRun, find: Callable[[AnyRun], list[ScoredPassage]]) -> Retrieval:
+    """What a method finds for a question that can be asked, with its requests counted and its trace closed.
+
+    Raises:
+        InputError: the question, `k` or the filter cannot be used.
+    """
+    check_question(run.question, run.k, run.filter)
+    with counting() as trips:
+        passages = find(run) if run.k else []
+        run.trace.round_trips = trips.count
+    run.trace.timings_ms = {**run.watch.timings_ms, "total": round(sum(run.watch.timings_ms.values()), 3)}
+    return Retrieval(run.question, run.method, passages, run.trace)
+
+
 def check_question(question: str, k: int, filter: str) -> None:
     """Raise `InputError` for what cannot be searched for."""
     if not question.strip():
@@ -98,12 +142,6 @@ def dense(
 ) -> list[Hit]:
     """The `k` passages whose vectors are nearest to the question's."""
     return resources.store.search("passages", vector[None], k, filter=filter, fields=fields)[0]
-
-
-def finish(trace: Trace, watch: Stopwatch, question: str, passages: Sequence[ScoredPassage]) -> Retrieval:
-    """The retrieval with its trace closed."""
-    trace.timings_ms = {**watch.timings_ms, "total": round(sum(watch.timings_ms.values()), 3)}
-    return Retrieval(question, trace.method, list(passages), trace)
 
 
 def _is_unicode(text: str) -> bool:

@@ -11,23 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_milvus.graph import Incidence, entity_edges, spanning_forest
-from graphrag_milvus.retrieval.base import (
-    PASSAGE_FIELDS,
-    Method,
-    Resources,
-    Stopwatch,
-    check_question,
-    dense,
-    finish,
-    joined,
-    scored,
-)
+from graphrag_milvus.hits import Hit
+from graphrag_milvus.retrieval.base import PASSAGE_FIELDS, Method, Resources, Run, answered, dense, scored
 from graphrag_milvus.retrieval.path import explain
 from graphrag_milvus.retrieval.scorers import LocalScorer, Scores
 from graphrag_milvus.retrieval.seeds import Seeds
 from graphrag_milvus.retrieval.snapshot import Snapshot
-from graphrag_milvus.store import WINDOW, Hit
-from graphrag_milvus.types import Retrieval, ScoredPassage, Trace
+from graphrag_milvus.types import Retrieval, ScoredPassage
 
 __all__ = ["ABLATIONS", "KG2RAG"]
 
@@ -48,24 +38,17 @@ HEAVIEST = 300
 """Passages whose mass lets them be compared with the question; from 100 on no figure moves."""
 MOST_NAMED = 20_000
 """Passages that weigh as much as the last of those and are compared, too: a hub's all weigh the same."""
-CHUNK = 5_000
 MOST_COMPARED = 500
-"""Ids in one filter, and similarities asked for of them: the 500 largest of 5,000 take 25 ms, all of them 70."""
+"""Of those, the most like the question whose mass counts, too: the 500 largest of 5,000 take 25 ms, all of them 70."""
 
 _RELATION_FIELDS = ("text", "entity_ids", "names")
 
 
 @dataclass
-class _Run:
-    """One question on its way."""
+class _Run(Run):
+    """A question on its way, with text, entities and cosine of relations by id."""
 
-    question: str
-    k: int
-    filter: str
-    trace: Trace
-    watch: Stopwatch = field(default_factory=Stopwatch)
     texts: dict[int, Hit] = field(default_factory=dict)
-    """Text, entities and cosine of relations, by id."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +106,7 @@ class KG2RAG:
 
     def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
         """At most `k` passages; a score is the least cosine so far, and less than half of it after the trees."""
-        check_question(question, k, filter)
-        run = _Run(question, k, filter, Trace(method=self.name))
-        with self.resources.store.counting() as trips:
-            passages = self._run(run) if k else []
-            run.trace.round_trips = trips.count
-        return finish(run.trace, run.watch, question, passages)
+        return answered(self.resources, _Run(self.name, question, k, filter), self._run)
 
     def _run(self, run: _Run) -> list[ScoredPassage]:
         with run.watch.stage("graph"):
@@ -153,8 +131,9 @@ class KG2RAG:
         """The relations that the seeds reach, in the passages that join."""
         incidence, settings = snapshot.incidence, self.resources.settings
         weights = {hit.id: hit.score for hit in seeds}
-        own = np.flatnonzero(np.isin(incidence.passage_ids, list(weights)))
-        self._read_own(run, vector, list(weights), len(own))
+        passages = snapshot.graph.passage_positions(list(weights))
+        own = snapshot.graph.relations_of(passages[passages >= 0])
+        self._read(run, vector, incidence.relation_ids[own], settings.candidates)
         start = _start(incidence, own, weights, run.texts)
         hops = settings.degree if self.hops is None else self.hops
         reached = incidence.expand(np.zeros(0, dtype=np.int64), own, hops)
@@ -170,20 +149,20 @@ class KG2RAG:
             )
         return _Grown(Seeds(np.zeros(len(incidence.entity_ids)), start), reached[here][places], weights)
 
-    def _read_own(self, run: _Run, vector: Vector, passages: Sequence[int], count: int) -> None:
-        """Texts and cosines of the seeds' relations, those most like the question where there are many."""
-        limit = min(count, self.resources.settings.candidates)
-        if limit:
-            where = joined(f"passage_id in {list(passages)}", run.filter)
-            hits = self.resources.store.search("relations", vector[None], limit, filter=where, fields=_RELATION_FIELDS)
-            run.texts.update((hit.id, hit) for hit in hits[0])
+    def _read(self, run: _Run, vector: Vector, relation_ids: Ints, limit: int | None = None) -> None:
+        """Texts and cosines of relations that are not known yet: of all, or of the `limit` most like the question."""
+        ids = [i for i in relation_ids.tolist() if i not in run.texts]
+        store = self.resources.store
+        hits = store.score("relations", ids, vector, _RELATION_FIELDS, filter=run.filter, limit=limit)
+        run.texts.update((hit.id, hit) for hit in hits)
 
     def _expansions(self, run: _Run, vector: Vector, passages: Ints, mass: Floats) -> dict[int, float]:
         """The cosines of the new passages that join, best first: as many as there are seeds."""
         named = _heaviest(passages, mass)
         if not len(named):
             return {}
-        hits = [hit for n in range(0, len(named), CHUNK) for hit in self._alike(run, vector, named[n : n + CHUNK])]
+        store = self.resources.store
+        hits = store.score("passages", named.tolist(), vector, filter=run.filter, limit=MOST_COMPARED)
         at = np.searchsorted(passages, [hit.id for hit in hits])
         weight = np.log(np.maximum(mass[at], 1e-12)) + SIMILARITY_WEIGHT * np.array([hit.score for hit in hits])
         best = {hits[n].id: hits[n].score for n in np.lexsort((passages[at], -weight))[: self.seeds]}
@@ -193,12 +172,6 @@ class KG2RAG:
                 f"{len(hits):,} most like the question were compared, and {len(best)} joined"
             )
         return best
-
-    def _alike(self, run: _Run, vector: Vector, passages: Ints) -> list[Hit]:
-        """The cosines of some passages, or of those most like the question where there are many."""
-        where = joined(f"id in {passages.tolist()}", run.filter)
-        limit = min(len(passages), MOST_COMPARED)
-        return self.resources.store.search("passages", vector[None], limit, filter=where)[0]
 
     # Organization
 
@@ -218,17 +191,6 @@ class KG2RAG:
         trees = (_forest if self.organize else _one_by_one)(incidence, positions, grown.weights, run.texts)
         trees += _bare(near[: self.seeds], set(incidence.passage_ids[positions].tolist()))
         return [trees[n] for n in np.argsort(-self._scores(run.question, trees), kind="stable")]
-
-    def _read(self, run: _Run, vector: Vector, relation_ids: Ints) -> None:
-        """Texts and cosines of the relations that are not known yet."""
-        ids = [i for i in relation_ids.tolist() if i not in run.texts]
-        for start in range(0, len(ids), WINDOW):
-            part = ids[start : start + WINDOW]
-            where = joined(f"id in {part}", run.filter)
-            [hits] = self.resources.store.search(
-                "relations", vector[None], len(part), filter=where, fields=_RELATION_FIELDS
-            )
-            run.texts.update((hit.id, hit) for hit in hits)
 
     def _scores(self, question: str, trees: Sequence[_Tree]) -> Scores:
         """What the cross-encoder says; without one, shared words, with the strongest edge in place of a vector."""

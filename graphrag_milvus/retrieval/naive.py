@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphrag_milvus.retrieval.base import (
-    PASSAGE_FIELDS,
-    Resources,
-    Stopwatch,
-    check_question,
-    dense,
-    finish,
-    scored,
-)
+from graphrag_milvus.hits import Hit
+from graphrag_milvus.retrieval.base import PASSAGE_FIELDS, Resources, Run, answered, dense, scored
 from graphrag_milvus.retrieval.fusion import min_max, weighted_sum
-from graphrag_milvus.types import Retrieval, Trace
+from graphrag_milvus.types import Retrieval, ScoredPassage
 
 __all__ = ["Hybrid", "Naive"]
 
@@ -31,16 +24,15 @@ class Naive:
 
     def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
         """At most `k` passages by cosine."""
-        check_question(question, k, filter)
-        watch, trace = Stopwatch(), Trace(method=self.name)
-        with self.resources.store.counting() as trips:
-            with watch.stage("embed"):
-                vector = self.resources.embedder.embed_one(question)
-            with watch.stage("search"):
-                hits = dense(self.resources, vector, k, filter)
-            trace.round_trips = trips.count
-        trace.scores = {str(h.id): {"dense": h.score} for h in hits}
-        return finish(trace, watch, question, [scored(h.id, h.row, h.score) for h in hits])
+        return answered(self.resources, Run(self.name, question, k, filter), self._run)
+
+    def _run(self, run: Run) -> list[ScoredPassage]:
+        with run.watch.stage("embed"):
+            vector = self.resources.embedder.embed_one(run.question)
+        with run.watch.stage("search"):
+            hits = dense(self.resources, vector, run.k, run.filter)
+        run.trace.scores = {str(h.id): {"dense": h.score} for h in hits}
+        return [scored(h.id, h.row, h.score) for h in hits]
 
 
 @dataclass(frozen=True)
@@ -55,27 +47,31 @@ class Hybrid:
 
     def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
         """At most `k` passages by the fused score, from 0 to 1."""
-        check_question(question, k, filter)
-        store = self.resources.store
-        watch, trace = Stopwatch(), Trace(method=self.name)
-        pool = max(k, _POOL) if k else 0
-        with store.counting() as trips:
-            with watch.stage("embed"):
-                vector = self.resources.embedder.embed_one(question)
-            with watch.stage("search"):
-                near = dense(self.resources, vector, pool, filter)
-            with watch.stage("words"):
-                words = []
-                if store.has_bm25:
-                    words = store.search_words(question, pool, filter=filter, fields=PASSAGE_FIELDS)
-                elif store.exists():
-                    trace.notes.append(f"the engine at {store.uri} has no BM25, so only vectors were searched")
-            trace.round_trips = trips.count
+        return answered(self.resources, Run(self.name, question, k, filter), self._run)
+
+    def _run(self, run: Run) -> list[ScoredPassage]:
+        pool = max(run.k, _POOL)
+        with run.watch.stage("embed"):
+            vector = self.resources.embedder.embed_one(run.question)
+        with run.watch.stage("search"):
+            near = dense(self.resources, vector, pool, run.filter)
+        with run.watch.stage("words"):
+            words = self._words(run, pool)
         rows = {h.id: h.row for h in [*words, *near]}
         given = {"dense": {h.id: h.score for h in near}, "words": {h.id: h.score for h in words}}
         fused = weighted_sum(*((0.5, min_max(scores)) for scores in given.values())) if words else given["dense"]
-        passages = [scored(i, rows[i], score) for i, score in list(fused.items())[:k]]
+        passages = [scored(i, rows[i], score) for i, score in list(fused.items())[: run.k]]
         for passage in passages:
             row_id = int(passage.id)
-            trace.scores[passage.id] = {source: scores[row_id] for source, scores in given.items() if row_id in scores}
-        return finish(trace, watch, question, passages)
+            by_source = {source: scores[row_id] for source, scores in given.items() if row_id in scores}
+            run.trace.scores[passage.id] = by_source
+        return passages
+
+    def _words(self, run: Run, pool: int) -> list[Hit]:
+        """Passages by BM25; none, and a note, where the engine has it not."""
+        store = self.resources.store
+        if store.has_bm25:
+            return store.search_words(run.question, pool, filter=run.filter, fields=PASSAGE_FIELDS)
+        if store.exists():
+            run.trace.notes.append(f"the engine at {store.uri} has no BM25, so only vectors were searched")
+        return []

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
+from graphrag_milvus.hits import Hit
 from graphrag_milvus.retrieval.seeds import Seeds
 from graphrag_milvus.retrieval.snapshot import Snapshot
-from graphrag_milvus.store import Hit
 from graphrag_milvus.types import ScoredPassage
 
 __all__ = ["Chain", "chains", "explain", "line", "spelled"]

@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from graphrag_milvus.graph import Masses, PassageGraph
-from graphrag_milvus.retrieval.base import (
-    PASSAGE_FIELDS,
-    Resources,
-    Stopwatch,
-    check_question,
-    dense,
-    finish,
-    scored,
-)
+from graphrag_milvus.retrieval.base import PASSAGE_FIELDS, Resources, Run, answered, scored
 from graphrag_milvus.retrieval.path import chains, line, spelled
-from graphrag_milvus.retrieval.seeds import Seeds, find_entities, named_entities, names_to_look_up
+from graphrag_milvus.retrieval.seeds import Seeds
 from graphrag_milvus.retrieval.snapshot import Snapshot
-from graphrag_milvus.retrieval.walk import (
-    POOL,
-    RELEVANT,
-    largest,
-    passage_similarity,
-    question_vectors,
-    relation_weights,
-    walk,
-)
-from graphrag_milvus.store import Hit
-from graphrag_milvus.types import Retrieval, ScoredPassage, Trace
+from graphrag_milvus.retrieval.walk import POOL, RELEVANT, Start, begin, largest, walk
+from graphrag_milvus.types import Retrieval, ScoredPassage
 
 __all__ = ["PPR"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.float32]
 
 SIMILARITY_WEIGHT = 3.0
 """How much a passage's cosine of 1 weighs against a factor e of mass."""
 _LEAST_MASS = 1e-12
 _SHOWN = 5
-"""Passages whose way is told, and passages of the prior in the trace."""
-
-
-@dataclass
-class _Run:
-    """One question on its way."""
-
-    question: str
-    k: int
-    filter: str
-    trace: Trace
-    watch: Stopwatch = field(default_factory=Stopwatch)
+"""Passages whose way is told."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +53,8 @@ class PPR:
     The second is for what lies further along: the passage on a film's director says nothing of the film
     (`Who is the spouse of the director of ...`). A search with the mean of the two vectors gives it at once.
 
-    Sentences and triples are both relations of the one incidence matrix, so that this needs no chat model:
-    LinearRAG [arXiv 2510.10114] has the same idea in two stages.
+    Sentences and triples are both relations of the one incidence matrix, so that this needs no chat model; that
+    names and sentences are enough is LinearRAG's finding [arXiv 2510.10114].
     """
 
     resources: Resources
@@ -91,37 +62,21 @@ class PPR:
 
     def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
         """At most `k` passages; their scores fall from 1 at the best."""
-        check_question(question, k, filter)
-        run = _Run(question, k, filter, Trace(method=self.name))
-        with self.resources.store.counting() as trips:
-            passages = self._run(run) if k else []
-            run.trace.round_trips = trips.count
-        return finish(run.trace, run.watch, question, passages)
+        return answered(self.resources, Run(self.name, question, k, filter), self._run)
 
-    def _run(self, run: _Run) -> list[ScoredPassage]:
+    def _run(self, run: Run) -> list[ScoredPassage]:
         with run.watch.stage("graph"):
             snapshot = self.resources.snapshots.get(run.filter)
-        named = named_entities(run.question, snapshot)
-        # By vector, a name finds others of its kind; where one is known for sure these do more harm than good.
-        names = [] if named else names_to_look_up(run.question, named)
-        with run.watch.stage("embed"):
-            mentions = [mention.text for mention in named.values()]
-            vectors = question_vectors(self.resources.embedder, run.question, mentions, names)
-        with run.watch.stage("seeds"):
-            seeds = find_entities(run.question, vectors[1:], names, snapshot, self.resources, filter=run.filter)
-        with run.watch.stage("search"):
-            near = dense(self.resources, vectors[0], max(POOL, run.k), run.filter, fields=())
-            [alike] = self.resources.store.search("relations", vectors[:1], RELEVANT, filter=run.filter)
+        start = begin(run, snapshot, self.resources, passages=max(POOL, run.k), relations=RELEVANT)
         with run.watch.stage("walk"):
-            weights = relation_weights(alike, snapshot.incidence)
-            found = _rank(snapshot.graph, seeds, near, weights, run.k)
+            found = _rank(snapshot.graph, start, run.k)
         with run.watch.stage("passages"):
             passages = self._passages(run, snapshot.graph, found)
         with run.watch.stage("explain"):
-            self._explain(run, snapshot, seeds, found, passages)
+            self._explain(run, snapshot, start.seeds, found, passages)
         return passages
 
-    def _passages(self, run: _Run, graph: PassageGraph, found: _Found) -> list[ScoredPassage]:
+    def _passages(self, run: Run, graph: PassageGraph, found: _Found) -> list[ScoredPassage]:
         """The best passages that are still there: one may have been deleted since the snapshot."""
         passages: list[ScoredPassage] = []
         start = 0
@@ -140,7 +95,7 @@ class PPR:
         return passages
 
     def _explain(
-        self, run: _Run, snapshot: Snapshot, seeds: Seeds, found: _Found, passages: Sequence[ScoredPassage]
+        self, run: Run, snapshot: Snapshot, seeds: Seeds, found: _Found, passages: Sequence[ScoredPassage]
     ) -> None:
         """Write into the trace what was reached, the heaviest relation of each passage, and the way to it."""
         incidence, trace = snapshot.incidence, run.trace
@@ -177,14 +132,13 @@ class PPR:
                 trace.path.append(line(ways[relation], snapshot, texts, names, passage=passage))
 
 
-def _rank(graph: PassageGraph, seeds: Seeds, near: Sequence[Hit], weights: Floats, k: int) -> _Found:
+def _rank(graph: PassageGraph, start: Start, k: int) -> _Found:
     """The masses, and the first passages in the order of their scores: more than `k`, should some be gone."""
-    positions, cosines = passage_similarity(near, graph)
-    similarity = np.full(len(graph.passage_ids), cosines.min(initial=1.0))
-    similarity[positions] = cosines
-    masses = walk(graph, seeds.entity_weights, positions, cosines, weights)
+    similarity = np.full(len(graph.passage_ids), start.similarity.min(initial=1.0))
+    similarity[start.passages] = start.similarity
+    masses = walk(graph, start.seeds.entity_weights, start.passages, start.similarity, start.weights(graph.incidence))
     if masses is None:
-        nothing = Masses(np.zeros(len(seeds.entity_weights)), np.zeros(len(weights)), np.zeros(len(similarity)), 0)
+        nothing = Masses(np.zeros(0), np.zeros(len(graph.passage_of)), np.zeros(len(similarity)), 0)
         return _Found(nothing, np.zeros(0, dtype=np.int64), np.zeros(0), similarity)
     rank = np.log(np.maximum(masses.passages, _LEAST_MASS)) + SIMILARITY_WEIGHT * similarity
     order = largest(rank, 2 * k + POOL)
@@ -193,8 +147,7 @@ def _rank(graph: PassageGraph, seeds: Seeds, near: Sequence[Hit], weights: Float
 
 def _best_relations(graph: PassageGraph, mass: Floats, passage_ids: Sequence[int]) -> dict[int, int]:
     """The heaviest relation of each passage that has one with mass, by passage id."""
-    wanted = graph.passage_positions(passage_ids)
-    of = np.flatnonzero(np.isin(graph.passage_of, wanted))
+    of = graph.relations_of(graph.passage_positions(passage_ids))
     best: dict[int, int] = {}
     for relation in of[np.lexsort((of, -mass[of]))].tolist():
         if mass[relation] > 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from graphrag_milvus.retrieval.lexicon import Lexicon
 from graphrag_milvus.store import MilvusStore
 from graphrag_milvus.types import entity_id
 
-__all__ = ["Snapshot", "SnapshotSource", "derive"]
+__all__ = ["Snapshot", "SnapshotSource", "Snapshots", "derive"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,13 @@ class Snapshot:
         graph: the incidence with the passages, those without relations among them.
         lexicon: the names of those entities.
         passages_of_entity: int64, shape (entities,): how many passages mention each entity.
+        sentences: how many relations of the workspace are sentences, and not triples.
     """
 
     graph: PassageGraph
     lexicon: Lexicon
     passages_of_entity: npt.NDArray[np.int64]
+    sentences: int
 
     @property
     def incidence(self) -> Incidence:
@@ -56,10 +58,15 @@ class SnapshotSource:
     _snapshots: dict[str, Snapshot] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def get(self, filter: str = "") -> Snapshot:
-        """The snapshot of what `filter` (a Milvus expression on passages) leaves; all where it is empty."""
+    def get(self, filter: str = "", revision: str | None = None) -> Snapshot:
+        """The snapshot of what `filter` (a Milvus expression on passages) leaves; all where it is empty.
+
+        Args:
+            revision: the workspace's, where it was read already.
+        """
         with self._lock:
-            revision = self.store.revision()
+            if revision is None or revision != self._revision:  # another question may have seen a newer one
+                revision = self.store.revision()
             if revision != self._revision:
                 self._snapshots.clear()
                 self._revision = revision
@@ -76,6 +83,18 @@ class SnapshotSource:
         self._snapshots[filter] = snapshot
 
 
+@dataclass(frozen=True)
+class Snapshots:
+    """The snapshots of one question, which saw the workspace at one revision."""
+
+    source: SnapshotSource
+    revision: str
+
+    def get(self, filter: str = "") -> Snapshot:
+        """As `SnapshotSource.get`, without asking Milvus for the revision."""
+        return self.source.get(filter, self.revision)
+
+
 def derive(store: MilvusStore) -> Snapshot:
     """Read all relation rows and tie sentences to the names that they mention."""
     relation_ids: list[int] = []
@@ -89,10 +108,13 @@ def derive(store: MilvusStore) -> Snapshot:
         for key, name in zip(row["entity_ids"], row["names"], strict=False):
             lexicon.add(str(name), int(key))
     place = {relation_id: n for n, relation_id in enumerate(relation_ids)}
+    sentences = 0
     for relation_id, mentioned in _mentions(store, lexicon):
+        sentences += 1
         if relation_id in place:
             entities[place[relation_id]].extend(mentioned)
-    return _snapshot(_with_passages(Incidence.from_rows(relation_ids, passage_ids, entities), store), lexicon)
+    graph = _with_passages(Incidence.from_rows(relation_ids, passage_ids, entities), store)
+    return Snapshot(graph, lexicon, _passages_of_entity(graph.incidence), sentences)
 
 
 def _with_passages(incidence: Incidence, store: MilvusStore) -> PassageGraph:
@@ -112,10 +134,6 @@ def _mentions(store: MilvusStore, lexicon: Lexicon) -> Iterator[tuple[int, list[
         yield int(row["id"]), [mention.entity_id for mention in lexicon.match(row["text"], respect_case=True)]
 
 
-def _snapshot(graph: PassageGraph, lexicon: Lexicon) -> Snapshot:
-    return Snapshot(graph, lexicon, _passages_of_entity(graph.incidence))
-
-
 def _passages_of_entity(incidence: Incidence) -> npt.NDArray[np.int64]:
     """How many distinct passages hold each entity."""
     rows, columns = incidence.matrix.nonzero()
@@ -127,4 +145,5 @@ def _passages_of_entity(incidence: Incidence) -> npt.NDArray[np.int64]:
 
 def _restrict(snapshot: Snapshot, store: MilvusStore, filter: str) -> Snapshot:
     allowed = np.fromiter((int(row["id"]) for row in store.iterate("passages", [], filter=filter)), dtype=np.int64)
-    return _snapshot(snapshot.graph.within(allowed), snapshot.lexicon)
+    graph = snapshot.graph.within(allowed)
+    return replace(snapshot, graph=graph, passages_of_entity=_passages_of_entity(graph.incidence))

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_milvus.retrieval.base import (
-    PASSAGE_FIELDS,
-    Resources,
-    Stopwatch,
-    check_question,
-    dense,
-    finish,
-    joined,
-    scored,
-)
+from graphrag_milvus.hits import Hit
+from graphrag_milvus.retrieval.base import PASSAGE_FIELDS, Resources, Run, answered, dense, scored
 from graphrag_milvus.retrieval.path import explain
 from graphrag_milvus.retrieval.reranker import Candidate, LocalSelector, ModelSelector, Selection, diverse
-from graphrag_milvus.retrieval.seeds import Seeds, add_relations, find_entities, named_entities, names_to_look_up
+from graphrag_milvus.retrieval.seeds import Seeds, add_relations
 from graphrag_milvus.retrieval.snapshot import Snapshot
-from graphrag_milvus.retrieval.walk import (
-    POOL,
-    RELEVANT,
-    largest,
-    passage_similarity,
-    question_vectors,
-    relation_weights,
-    walk,
-)
-from graphrag_milvus.store import Hit
+from graphrag_milvus.retrieval.walk import POOL, RELEVANT, Start, begin, largest, walk
 from graphrag_milvus.types import Retrieval, ScoredPassage, Trace
 
 __all__ = ["Subgraph"]
@@ -41,17 +24,6 @@ Ints = npt.NDArray[np.int64]
 
 _WHOLE = 8
 """Where more than one relation in 8 is reached, a walk over all of them takes less time than to cut the part out."""
-
-
-@dataclass
-class _Run:
-    """One question on its way."""
-
-    question: str
-    k: int
-    filter: str
-    trace: Trace
-    watch: Stopwatch = field(default_factory=Stopwatch)
 
 
 @dataclass(frozen=True)
@@ -69,82 +41,52 @@ class Subgraph:
 
     def retrieve(self, question: str, k: int, filter: str = "") -> Retrieval:
         """At most `k` passages; their scores fall from 1 at the best."""
-        check_question(question, k, filter)
-        run = _Run(question, k, filter, Trace(method=self.name))
-        with self.resources.store.counting() as trips:
-            passages = self._run(run) if k else []
-            run.trace.round_trips = trips.count
-        return finish(run.trace, run.watch, question, passages)
+        return answered(self.resources, Run(self.name, question, k, filter), self._run)
 
-    def _run(self, run: _Run) -> list[ScoredPassage]:
+    def _run(self, run: Run) -> list[ScoredPassage]:
+        settings = self.resources.settings
         with run.watch.stage("graph"):
             snapshot = self.resources.snapshots.get(run.filter)
-        named = named_entities(run.question, snapshot)
-        # By vector, a name finds others of its kind; where one is known for sure these do more harm than good.
-        names = [] if named else names_to_look_up(run.question, named)
-        with run.watch.stage("embed"):
-            mentions = [mention.text for mention in named.values()]
-            vectors = question_vectors(self.resources.embedder, run.question, mentions, names)
-            vector = self.resources.embedder.embed_one(run.question)
-        with run.watch.stage("seeds"):
-            seeds = find_entities(run.question, vectors[1:], names, snapshot, self.resources, filter=run.filter)
-            near, alike = self._search(run, vectors[0])
-            add_relations(seeds, alike, snapshot, weighted=self.resources.settings.relation_seeds)
+        relations = RELEVANT if settings.relation_seeds else 0
+        start = begin(run, snapshot, self.resources, passages=POOL, relations=relations)
+        add_relations(start.seeds, start.alike, snapshot, told=settings.relation_seeds)
+        vector = self.resources.embedder.embed_one(run.question)
         with run.watch.stage("expand"):
-            positions, mass = self._expand(snapshot, seeds, near, alike, run.trace)
+            positions, mass = self._expand(snapshot, start, run.trace)
         with run.watch.stage("describe"):
-            hits = self._describe(vector, snapshot.incidence.relation_ids[positions], run.filter)
+            ids = snapshot.incidence.relation_ids[positions].tolist()
+            found = self.resources.store.score("relations", ids, vector, ["text"], filter=run.filter)
+            hits = {hit.id: hit for hit in found}
         with run.watch.stage("select"):
             candidates = _candidates(hits, snapshot, positions, mass)
-            selection = self._select(run, seeds, candidates)
+            selection = self._select(run, start.seeds, candidates)
         with run.watch.stage("passages"):
             passages = self._passages(run, vector, candidates, selection)
         with run.watch.stage("explain"):
             chosen = [candidates[place].relation_ids[0] for place in selection.places]
-            named_by = self.resources.store.get("relations", chosen, ["entity_ids", "names"])
-            _tell(run.trace, seeds, candidates, selection, hits, named=named_by)
+            named = self.resources.store.get("relations", chosen, ["entity_ids", "names"])
+            _tell(run.trace, start.seeds, candidates, selection, hits, named=named)
+            selected = run.trace.selected
             run.trace.path = explain(
-                snapshot, seeds, positions, hits, named=named_by, selected=run.trace.selected, passages=passages
+                snapshot, start.seeds, positions, hits, named=named, selected=selected, passages=passages
             )
         return passages
 
-    def _search(self, run: _Run, vector: npt.NDArray[np.float32]) -> tuple[list[Hit], list[Hit]]:
-        """The passages and the relations that are most like the question."""
-        near = dense(self.resources, vector, POOL, run.filter, fields=())
-        reach = RELEVANT if self.resources.settings.relation_seeds else 0
-        [alike] = self.resources.store.search("relations", vector[None], reach, filter=run.filter)
-        return near, alike
-
-    def _expand(
-        self, snapshot: Snapshot, seeds: Seeds, near: Sequence[Hit], alike: Sequence[Hit], trace: Trace
-    ) -> tuple[Ints, npt.NDArray[np.float64]]:
+    def _expand(self, snapshot: Snapshot, start: Start, trace: Trace) -> tuple[Ints, npt.NDArray[np.float64]]:
         """Positions of the candidates, heaviest first, and their mass."""
-        incidence, settings = snapshot.incidence, self.resources.settings
-        start = seeds.relation_positions
+        seeds, settings = start.seeds, self.resources.settings
+        relations = seeds.relation_positions
         if settings.relation_seeds:
-            start = np.union1d(start, _relations_of(snapshot, near))
-        reached = incidence.expand(seeds.entity_positions, start, settings.degree)
+            relations = np.union1d(relations, snapshot.graph.relations_of(start.passages))
+        reached = snapshot.incidence.expand(seeds.entity_positions, relations, settings.degree)
         trace.expanded = len(reached)
-        mass = _mass(snapshot, seeds, near, alike, reached)
+        mass = _mass(snapshot, start, reached)
         best = largest(mass, settings.candidates)
         if len(reached) > len(best):
             trace.notes.append(f"{len(reached):,} relations were reached; the {len(best)} heaviest are candidates")
         return reached[best], mass[best]
 
-    def _describe(self, vector: npt.NDArray[np.float32], ids: Ints, filter: str) -> dict[int, Hit]:
-        """Text and cosine of the candidates, by id."""
-        if not len(ids):
-            return {}
-        [hits] = self.resources.store.search(
-            "relations",
-            vector[None],
-            len(ids),
-            filter=joined(f"id in {ids.tolist()}", filter),
-            fields=["text"],
-        )
-        return {hit.id: hit for hit in hits}
-
-    def _select(self, run: _Run, seeds: Seeds, candidates: Sequence[Candidate]) -> Selection:
+    def _select(self, run: Run, seeds: Seeds, candidates: Sequence[Candidate]) -> Selection:
         local = LocalSelector(frozenset(seeds.entity_positions.tolist()))
         llm, limit = self.resources.llm, self.resources.settings.selected
         if llm is None:
@@ -155,7 +97,7 @@ class Subgraph:
         return selection
 
     def _passages(
-        self, run: _Run, vector: npt.NDArray[np.float32], candidates: Sequence[Candidate], selection: Selection
+        self, run: Run, vector: npt.NDArray[np.float32], candidates: Sequence[Candidate], selection: Selection
     ) -> list[ScoredPassage]:
         """Passages of the selected relations in their order, then by vector up to k."""
         order: dict[int, float] = {}
@@ -173,7 +115,7 @@ class Subgraph:
         return passages
 
     def _fill(
-        self, run: _Run, vector: npt.NDArray[np.float32], passages: Sequence[ScoredPassage]
+        self, run: Run, vector: npt.NDArray[np.float32], passages: Sequence[ScoredPassage]
     ) -> list[ScoredPassage]:
         """The nearest passages that are not there yet; they score below those that the graph gave."""
         have = {p.id for p in passages}
@@ -184,30 +126,18 @@ class Subgraph:
         return [scored(h.id, h.row, lowest * max(h.score, 0.0) / 2) for h in new]
 
 
-def _relations_of(snapshot: Snapshot, near: Sequence[Hit]) -> Ints:
-    """Positions of the relations of the passages that are hits."""
-    passages, _ = passage_similarity(near, snapshot.graph)
-    like = np.zeros(len(snapshot.graph.passage_ids), dtype=bool)
-    like[passages] = True
-    return np.flatnonzero(like[snapshot.graph.passage_of])
-
-
-def _mass(
-    snapshot: Snapshot, seeds: Seeds, near: Sequence[Hit], alike: Sequence[Hit], reached: Ints
-) -> npt.NDArray[np.float64]:
+def _mass(snapshot: Snapshot, start: Start, reached: Ints) -> npt.NDArray[np.float64]:
     """What a walk over the relations that were reached leaves on each of them."""
-    graph, incidence = snapshot.graph, snapshot.incidence
-    passages, similarity = passage_similarity(near, graph)
+    graph, incidence, seeds = snapshot.graph, snapshot.incidence, start.seeds
     if _WHOLE * len(reached) > len(incidence.relation_ids):
-        weights = relation_weights(alike, incidence)
-        masses = walk(graph, seeds.entity_weights, passages, similarity, weights)
+        masses = walk(graph, seeds.entity_weights, start.passages, start.similarity, start.weights(incidence))
         return np.zeros(len(reached)) if masses is None else masses.relations[reached]
-    part = graph.part(reached, passages)
-    at = part.incidence.entity_positions(incidence.entity_ids[seeds.entity_positions])
+    part = graph.part(reached, start.passages)
+    named = seeds.entity_positions  # all in the part, since their relations are
     entities = np.zeros(len(part.incidence.entity_ids))
-    entities[at[at >= 0]] = seeds.entity_weights[seeds.entity_positions][at >= 0]
-    here = part.passage_positions(graph.passage_ids[passages])
-    masses = walk(part, entities, here, similarity, relation_weights(alike, part.incidence))
+    entities[part.incidence.entity_positions(incidence.entity_ids[named])] = seeds.entity_weights[named]
+    here = part.passage_positions(graph.passage_ids[start.passages])
+    masses = walk(part, entities, here, start.similarity, start.weights(part.incidence))
     return np.zeros(len(reached)) if masses is None else masses.relations
 
 

@@ -17,6 +17,7 @@ from graphrag_milvus.errors import (
     StoreError,
     WorkspaceMismatchError,
 )
+from graphrag_milvus.hits import counting
 from graphrag_milvus.settings import MilvusSettings
 from graphrag_milvus.store import COLLECTIONS, MilvusStore
 from graphrag_milvus.types import content_id
@@ -198,11 +199,30 @@ def test_filter_holds_inside_the_search(store: MilvusStore) -> None:
     assert [hit.id for hit in hits] == [7]
 
 
-def test_search_scores_a_given_set_of_ids(store: MilvusStore) -> None:
+def test_rows_of_some_ids_come_with_their_exact_cosines(store: MilvusStore) -> None:
     ids = [2**62 + n for n in range(400)]
-    store.upsert("relations", [relation(n) for n in ids])
-    [hits] = store.search("relations", unit(1)[None], 300, filter=f"id in {ids[:300]}", fields=["text"])
-    assert {hit.id for hit in hits} == set(ids[:300])
+    store.upsert("relations", [relation(n, group=n % 2) for n in ids])
+    query, cosine = unit(1), {n: float(unit(n) @ unit(1)) for n in ids}
+    hits = store.score("relations", [*ids[:300], 5], query, ["text"])
+    assert [hit.id for hit in hits] == sorted(ids[:300], key=lambda n: -cosine[n])
+    assert [hit.score for hit in hits] == pytest.approx([cosine[hit.id] for hit in hits], abs=1e-5)
+    assert all(set(hit.row) == {"text"} for hit in hits)
+    assert [hit.id for hit in store.score("relations", ids, query, limit=7)] == sorted(ids, key=lambda n: -cosine[n])[
+        :7
+    ]
+    odd = store.score("relations", ids[:100], query, filter='metadata["group"] == 1')
+    assert {hit.id for hit in odd} == {n for n in ids[:100] if n % 2}
+    assert store.score("relations", [], query) == []
+
+
+def test_many_ids_are_scored_in_several_requests(store: MilvusStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphrag_milvus.store._IDS", 16)
+    store.upsert("passages", [passage(n) for n in range(1, 101)])
+    with counting() as trips:
+        hits = store.score("passages", list(range(1, 101)), unit(1_000), limit=20)
+    cosine = {n: float(unit(n) @ unit(1_000)) for n in range(1, 101)}
+    assert [hit.id for hit in hits] == sorted(cosine, key=lambda n: -cosine[n])[:20]
+    assert trips.count == 7
 
 
 @pytest.mark.parametrize("expression", ["metadata[", "nope == 1 and", "text = 'x'", 'year > "'])
@@ -314,7 +334,7 @@ def test_drop_leaves_nothing(fresh: MilvusStore, make_store: MakeStore) -> None:
 
 def test_round_trips_are_counted(store: MilvusStore) -> None:
     store.upsert("passages", [passage(1)])
-    with store.counting() as trips:
+    with counting() as trips:
         store.search("passages", unit(1)[None], 1)
         store.get("passages", [1], ["text"])
     assert trips.count == 2

@@ -15,7 +15,7 @@ from graphrag_milvus import GraphRAG
 from graphrag_milvus.demo import QUESTION
 from graphrag_milvus.rag import METHODS
 from graphrag_milvus.retrieval.base import Resources
-from graphrag_milvus.retrieval.kg2rag import ABLATIONS, CHUNK, HEAVIEST, KG2RAG, MOST_COMPARED
+from graphrag_milvus.retrieval.kg2rag import ABLATIONS, HEAVIEST, KG2RAG, MOST_COMPARED
 from graphrag_milvus.retrieval.snapshot import SnapshotSource
 from graphrag_milvus.samples import load_questions
 from graphrag_milvus.settings import RetrievalSettings
@@ -357,11 +357,11 @@ def test_every_relation_of_a_hub_counts_and_the_budget_is_told(hub: GraphRAG) ->
     found = ask(hub, "What does Hub know?", seeds=2, k=4)
     assert found.trace.expanded == COUNT
     assert found.trace.notes == [
-        "19,998 passages were reached besides the seeds; of the 19,998 heaviest the 2,000 most like the question were "
+        "19,998 passages were reached besides the seeds; of the 19,998 heaviest the 500 most like the question were "
         "compared, and 2 joined"
     ]
     assert [p.text for p in found.passages[:3]] == ["passage 0", "passage 1", "passage 17000"]
 
 
 def test_no_more_is_compared_than_one_search_gives() -> None:
-    assert HEAVIEST <= MOST_COMPARED <= CHUNK <= WINDOW
+    assert HEAVIEST <= MOST_COMPARED <= WINDOW

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from graphrag_milvus.graph import Incidence, PassageGraph
+from graphrag_milvus.hits import Hit
 from graphrag_milvus.retrieval.lexicon import Lexicon
 from graphrag_milvus.retrieval.path import explain
 from graphrag_milvus.retrieval.seeds import Seeds
 from graphrag_milvus.retrieval.snapshot import Snapshot
-from graphrag_milvus.store import Hit
 from graphrag_milvus.types import ScoredPassage
 
 # A(1) -11- B(2) -12- C(3) -13- D(4); 14 also ties A and C; 15 stands alone with E(5)
@@ -27,7 +27,7 @@ def snapshot(relations: dict[int, tuple[int, ...]]) -> Snapshot:
     incidence = Incidence.from_rows(list(relations), [100 + i for i in relations], list(relations.values()))
     passages = np.unique(incidence.passage_ids)
     graph = PassageGraph(incidence, passages, np.full(len(passages), -1))
-    return Snapshot(graph, lexicon, np.ones(len(incidence.entity_ids), dtype=np.int64))
+    return Snapshot(graph, lexicon, np.ones(len(incidence.entity_ids), dtype=np.int64), 0)
 
 
 def told(

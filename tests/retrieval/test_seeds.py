@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from graphrag_milvus import GraphRAG
+from graphrag_milvus.names import candidate_names
 from graphrag_milvus.retrieval.base import Resources
-from graphrag_milvus.retrieval.lexicon import Mention
-from graphrag_milvus.retrieval.seeds import Seeds, add_relations, find_entities, named_entities, names_to_look_up
+from graphrag_milvus.retrieval.seeds import Seeds, add_relations, find_entities, named_entities
 from graphrag_milvus.retrieval.snapshot import Snapshot
 from graphrag_milvus.settings import RetrievalSettings
 from graphrag_milvus.testing import HashingEmbeddings
@@ -34,13 +34,14 @@ def rag(open_rag: Callable[..., GraphRAG]) -> GraphRAG:
 
 def seeds_of(rag: GraphRAG, question: str, filter: str = "", **settings: float) -> tuple[Seeds, Snapshot]:
     snapshot = rag._resources.snapshots.get(filter)
-    names = names_to_look_up(question, named_entities(question, snapshot))
+    names = candidate_names(question)
     vectors = np.stack([rag.embedder.embed_one(t) for t in [question, *map(normalize_name, names)]])
     resources = Resources(rag.store, rag.embedder, rag._resources.snapshots, RetrievalSettings(**settings))
-    seeds = find_entities(question, vectors[1:], names, snapshot, resources, filter=filter)
-    weighted = resources.settings.relation_seeds
-    [alike] = resources.store.search("relations", vectors[:1], 2 * weighted, filter=filter)
-    add_relations(seeds, alike, snapshot, weighted=weighted)
+    named = named_entities(question, snapshot)
+    seeds = find_entities(named, names, vectors[1:], snapshot, resources, filter=filter)
+    told = resources.settings.relation_seeds
+    [alike] = resources.store.search("relations", vectors[:1], 2 * told, filter=filter)
+    add_relations(seeds, alike, snapshot, told=told)
     return seeds, snapshot
 
 
@@ -113,8 +114,7 @@ def test_relations_like_the_question_are_seeds(rag: GraphRAG) -> None:
     assert seeds.relation_weights.sum() == pytest.approx(1.0)
     row = rag.store.get("relations", [int(seeds.relations[0]["id"])], ["text"])
     assert [r["text"] for r in row.values()] == ["Johann Bernoulli taught Leonhard Euler"]
-    assert len(seeds.relation_positions) == 4 <= len(snapshot.incidence.relation_ids)  # as many again, unweighted
-    assert sum(sorted(seeds.relation_weights)[-2:]) == pytest.approx(1.0)
+    assert len(seeds.relation_positions) == 4 <= len(snapshot.incidence.relation_ids)  # as many again, untold
     assert seeds_of(rag, "Who taught Leonhard Euler?", relation_seeds=0)[0].relations == []
 
 
@@ -123,15 +123,3 @@ def test_a_question_without_names_has_relations_only(rag: GraphRAG) -> None:
     assert seeds.entities == []
     assert seeds.entity_weights.sum() == 0
     assert seeds.relations
-
-
-def test_what_is_looked_up_by_vector() -> None:
-    def left(question: str, *known: str) -> list[str]:
-        return names_to_look_up(question, {entity_id(name): Mention(entity_id(name), name) for name in known})
-
-    assert left("Who taught Leonhard Euler?") == ["Leonhard Euler"]
-    assert left("Who taught Leonhard Euler?", "Leonhard Euler") == []
-    assert left("Who is Bernoulli?", "Bernoulli") == ["Bernoulli"]  # it may stand for a longer name
-    assert left("Did Leonhard Euler write as Euler?", "Leonhard Euler") == []  # a part of one that is known
-    assert left("Did Bartók love Art?", "Bartók") == ["Bartók", "Art"]
-    assert left("what is it") == []

@@ -69,7 +69,7 @@ def _passage(common: Mapping[str, Any], i: int, metadata: Any) -> dict[str, Any]
 def entities(snapshot: Snapshot, relation: int) -> set[str]:
     """Names of the entities that a relation is tied to."""
     [position] = snapshot.incidence.relation_positions([relation])
-    ids = snapshot.incidence.entity_ids[snapshot.incidence.entities_of(int(position))]
+    ids = snapshot.incidence.entity_ids[snapshot.incidence.matrix[int(position)].indices]
     return {snapshot.lexicon.name(int(i)) for i in ids}
 
 

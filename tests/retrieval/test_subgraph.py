@@ -53,7 +53,7 @@ def test_the_answer_names_fluid_dynamics_and_cites_the_son(sample_rag: GraphRAG)
 def test_the_trace_tells_the_stages_and_the_seeds(sample_rag: GraphRAG) -> None:
     trace = sample_rag.retrieve(QUESTION, method="subgraph", k=2).trace
     assert list(trace.timings_ms) == [
-        *("graph", "embed", "seeds", "expand", "describe", "select", "passages", "explain", "total")
+        *("graph", "embed", "seeds", "search", "expand", "describe", "select", "passages", "explain", "total")
     ]
     assert trace.seeds["entities"][0]["name"] == "euler"
     assert len(trace.seeds["relations"]) == sample_rag.settings.retrieval.relation_seeds
