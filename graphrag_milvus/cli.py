@@ -25,6 +25,7 @@ from graphrag_milvus.evaluation import evaluate as run_evaluation
 from graphrag_milvus.evaluation import plot as evaluation_plot
 from graphrag_milvus.evaluation import table as evaluation_table
 from graphrag_milvus.rag import METHODS, GraphRAG
+from graphrag_milvus.retrieval.mutual import EntityView, PassageView, Shown, ShownEntity, ShownRelation
 from graphrag_milvus.settings import Settings, load_settings
 from graphrag_milvus.types import Answer, DocumentRecord, Retrieval, ScoredPassage
 
@@ -132,6 +133,21 @@ def ask(
             _note(f"note: {note}")
         _print(json_, _answer(answer), lines)
         _exit(0 if answer.passages else 1)
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    what: Annotated[str, typer.Argument(metavar="PASSAGE_ID|ENTITY", help="The id of a passage, or a name.")],
+    filter: Filter = "",
+    limit: Annotated[int, typer.Option(help="Relations of one entity at the most.")] = 20,
+    json_: Json = False,
+) -> None:
+    """Show a passage with its entities and relations, or an entity with its relations, passages and documents."""
+    with _rag(context, json_) as rag:
+        shown = rag.show(what, filter=filter, limit=limit)
+        _print(json_, {**dataclasses.asdict(shown), "found": shown.found}, _shown_lines(shown))
+        _exit(0 if shown.found else 1)
 
 
 @app.command()
@@ -392,6 +408,55 @@ def _passage_lines(passages: Sequence[ScoredPassage]) -> list[str]:
         lines.append(f"[{rank}] {passage.title or passage.doc_id}  (score {passage.score:.3f}, id {passage.id})")
         lines.append(_wrapped(passage.text, "    "))
     return lines or ["no passage found"]
+
+
+def _shown_lines(shown: Shown) -> list[str]:
+    if shown.passage is not None:
+        return _passage_view_lines(shown.passage)
+    if not shown.found:
+        close = f"; close to it: {', '.join(shown.close)}" if shown.close else ""
+        return [f"no passage and no entity {shown.asked!r}{close}"]
+    return [line for view in shown.entities for line in _entity_view_lines(view)]
+
+
+def _passage_view_lines(view: PassageView) -> list[str]:
+    one = view.passage
+    head = f"passage {one.id}: {one.title or one.doc_id}  (document {one.doc_id}, place {one.position})"
+    entities = [f"  {_entity_line(entity)}" for entity in view.entities]
+    return [
+        head,
+        _wrapped(one.text, "    "),
+        f"entities: {len(view.entities)}",
+        *entities,
+        f"relations: {len(view.relations)}",
+        *map(_relation_line, view.relations),
+    ]
+
+
+def _entity_view_lines(view: EntityView) -> list[str]:
+    more = view.entity.relations - len(view.relations)
+    rest = [f"  and {more:,} more relations; --limit shows more of them"] if more > 0 else []
+    passages = [f"  {p.title or p.doc_id}  (id {p.id}, document {p.doc_id}, place {p.position})" for p in view.passages]
+    relations = [f"{_relation_line(r)}  (passage {r.passage_id})" for r in view.relations]
+    return [
+        f"entity {_entity_line(view.entity)}",
+        "relations:",
+        *relations,
+        *rest,
+        "passages of these:",
+        *passages,
+        f"documents of these: {', '.join(view.documents)}",
+        "",
+    ]
+
+
+def _entity_line(entity: ShownEntity) -> str:
+    kind = f" [{entity.type}]" if entity.type else ""
+    return f"{entity.name}{kind}  ({entity.relations} relations in {entity.passages} passages, id {entity.id})"
+
+
+def _relation_line(relation: ShownRelation) -> str:
+    return _wrapped(f"{relation.text} <{' | '.join(relation.entities)}>", "  ")
 
 
 def _path_lines(found: Retrieval) -> list[str]:

@@ -28,6 +28,7 @@ from graphrag_milvus.hits import counting
 from graphrag_milvus.llm import LLM, make_llm
 from graphrag_milvus.retrieval.base import Method, Resources, check_question
 from graphrag_milvus.retrieval.kg2rag import ABLATIONS, KG2RAG
+from graphrag_milvus.retrieval.mutual import MutualIndex, Shown
 from graphrag_milvus.retrieval.naive import Hybrid, Naive
 from graphrag_milvus.retrieval.ppr import PPR
 from graphrag_milvus.retrieval.reranker import make_reranker, rerank
@@ -258,6 +259,22 @@ class GraphRAG:
             embedding=str(meta.get("model", "")),
             dimension=int(meta.get("dimension", 0)),
         )
+
+    def show(self, what: str | int, *, filter: str = "", limit: int = 20) -> Shown:
+        """What is stored under a passage's id or an entity's name, in any spelling, and what that is tied to.
+
+        Homonyms of different types come one by one. Where nothing is known, `close` has names that are spelled nearly
+        so.
+
+        Args:
+            what: an id as `retrieve` gives it, or a name.
+            filter: as in `retrieve`.
+            limit: relations that are shown of one entity at the most; how many it has is told.
+
+        Raises:
+            InputError: `what` is empty, the filter is not understood, or the limit is out of range.
+        """
+        return MutualIndex(self.store, self._snapshots, filter.strip(), limit).look_up(str(what))
 
     # Questions
 

@@ -112,6 +112,18 @@ def test_text_output_names_passages_paths_and_sources(run: Run, corpus: Path) ->
     assert "documents: 2" in run("stats").stdout
 
 
+def test_show_leads_from_a_name_to_passages_and_back(run: Run, corpus: Path) -> None:
+    run("index", str(corpus))
+    [view] = loads(run("show", "johann bernoulli", "--json"))["entities"]
+    assert (view["entity"]["relations"], view["documents"]) == (2, ["daniel", "euler"])
+    passage = loads(run("show", view["passages"][0]["id"], "--json"))["passage"]
+    assert {e["name"] for e in passage["entities"]} == {"daniel bernoulli", "johann bernoulli", "fluids"}
+    assert "Daniel Bernoulli studied fluids <Daniel Bernoulli | fluids>" in run("show", passage["passage"]["id"]).stdout
+    assert "and 1 more relations" in run("show", "Johann Bernoulli", "--limit", "1").stdout
+    assert "close to it: johann bernoulli" in run("show", "Johan Bernoulli", status=1).stdout
+    assert loads(run("show", "Qqq", "--json", status=1))["found"] is False
+
+
 def test_filter_and_workspace_hold(run: Run, corpus: Path) -> None:
     run("--workspace", "知识库", "index", str(corpus))
     found = run("--workspace", "知识库", "retrieve", "Bernoulli", "--filter", 'metadata["year"] > 1705', "--json")

@@ -90,6 +90,11 @@ class Lexicon:
         """The normalised name of an entity, or its number where it is not known."""
         return self._known.get(entity_id, str(entity_id))
 
+    def bearers(self, name: str) -> list[int]:
+        """The entities that are called exactly so; where none is, those whose name differs by accents alone."""
+        key = tuple(tokenize(normalize_name(name)))
+        return self._named(key, accents=True) or self._named(key, accents=False)
+
     def add(self, name: str, entity_id: int) -> None:
         """Know `name`, in one of its spellings, as the entity."""
         if unicodedata.normalize("NFKC", name).strip()[:1].islower():
