@@ -64,6 +64,9 @@ def index(
     extractor: Annotated[
         str | None, typer.Option(help="auto, given, local, llm, or several joined by + (given+local).")
     ] = None,
+    enrich: Annotated[
+        str | None, typer.Option(help="title,summary,questions: what a chat model writes for search; none for nothing.")
+    ] = None,
     shard: Annotated[str | None, typer.Option(help="I/N: only the I-th of N equal parts, from 1/N to N/N.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Requests to the chat model at once.")] = None,
     text_column: Annotated[str, typer.Option(help="The column of tables that holds the text.")] = "",
@@ -80,7 +83,12 @@ def index(
 ) -> None:
     """Index documents; run it again to go on after an interruption, or to take up what changed."""
     with _rag(context, json_, workers=workers) as rag:
-        options: dict[str, Any] = {"extractor": extractor, "shard": _shard(shard), "text_column": text_column}
+        options: dict[str, Any] = {
+            "extractor": extractor,
+            "enrich": enrich,
+            "shard": _shard(shard),
+            "text_column": text_column,
+        }
         if dry_run:
             prices = _prices(rag.settings, price_in, price_out, price_embedding)
             _print_estimate(json_, rag.estimate(list(paths), prices=prices, progress=progress, **options))
@@ -91,7 +99,7 @@ def index(
         for failure in report.failed:
             _note(f"failed: {failure['source']}: {failure['reason']}")
         _print(json_, dataclasses.asdict(report), _report_lines(dataclasses.asdict(report)))
-        _exit(1 if report.failed else 0)
+        _exit(1 if report.failed or report.unenriched else 0)
 
 
 @app.command()
@@ -397,7 +405,8 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 def _report_lines(report: dict[str, Any]) -> list[str]:
     counts = ("documents", "added", "updated", "unchanged", "passages", "relations", "entities")
-    names = (*counts, "llm_calls", "llm_cached", "tokens")
+    enriched = ("enriched", "unenriched") if report["enriched"] or report["unenriched"] else ()
+    names = (*counts, *enriched, "llm_calls", "llm_cached", "tokens")
     lines = [f"{name.replace('_', ' ')}: {report[name]}" for name in names]
     return [*lines, f"failed: {len(report['failed'])}", f"seconds: {report['seconds']}"]
 

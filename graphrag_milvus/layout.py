@@ -17,6 +17,7 @@ __all__ = [
     "FIELDS",
     "MAX_BYTES",
     "MAX_ID_BYTES",
+    "OPTIONAL",
     "OWNERS",
     "SCALAR_INDEXES",
     "WINDOW",
@@ -29,8 +30,11 @@ __all__ = [
     "stored",
 ]
 
-Collection = Literal["documents", "passages", "entities", "relations"]
+Collection = Literal["documents", "passages", "entities", "relations", "enrichments"]
 COLLECTIONS: tuple[Collection, ...] = ("documents", "passages", "entities", "relations")
+"""Those that every workspace has."""
+OPTIONAL: tuple[Collection, ...] = ("enrichments",)
+"""Those that a workspace has once something is to be kept in them."""
 
 MAX_BYTES = 65_535
 """Milvus counts the length of a VARCHAR in UTF-8 bytes and takes no more than this."""
@@ -73,15 +77,31 @@ FIELDS: dict[Collection, tuple[tuple[str, DataType, int], ...]] = {
         ("names", _JSON, 0),
         ("metadata", _JSON, 0),
     ),
+    "enrichments": (
+        ("doc", _INT, 0),
+        ("doc_id", _TEXT, MAX_ID_BYTES),
+        ("passage_id", _INT, 0),
+        ("kind", _TEXT, 64),
+        ("title", _TEXT, MAX_BYTES),
+        ("text", _TEXT, MAX_BYTES),
+        ("metadata", _JSON, 0),
+    ),
 }
 SCALAR_INDEXES: dict[Collection, tuple[str, ...]] = {
     "documents": (),
     "passages": ("doc",),
     "entities": (),
     "relations": ("doc", "passage_id"),
+    "enrichments": ("doc", "passage_id"),
 }
 _LISTS = ("entity_ids", "names")
-OWNERS: dict[Collection, str] = {"documents": "doc_id", "passages": "doc", "entities": "name", "relations": "doc"}
+OWNERS: dict[Collection, str] = {
+    "documents": "doc_id",
+    "passages": "doc",
+    "entities": "name",
+    "relations": "doc",
+    "enrichments": "doc",
+}
 """The field that says whose content an id stands for; two values of it for one id are a collision."""
 
 

@@ -21,6 +21,7 @@ def ask_again(problem: str, schema: Mapping[str, Any]) -> str:
 
 __all__ = [
     "ANSWER_VERSION",
+    "ENRICH_VERSION",
     "EXTRACT_ENTITIES_SYSTEM",
     "EXTRACT_EXAMPLE_ENTITIES",
     "EXTRACT_EXAMPLE_TEXT",
@@ -32,6 +33,7 @@ __all__ = [
     "SELECT_VERSION",
     "answer",
     "ask_again",
+    "enrich",
     "rerank_passages",
     "select_relations",
 ]
@@ -82,6 +84,44 @@ EXTRACT_EXAMPLE_TRIPLES = (
     ("Olaf Brenner", "sold the Halden Glassworks to", "Nordlys AB"),
     ("Nordlys AB", "bought", "Halden Glassworks"),
 )
+
+
+# --- enrichment -----------------------------------------------------------------------------------------------------
+
+ENRICH_VERSION = "1"
+
+_ENRICH_PARTS = {
+    "title": '"title": what the text is about, in at most twelve words',
+    "summary": '"summary": what the text says, in one to three sentences',
+    "questions": (
+        '"questions": a list of up to five questions that people might ask and that the text answers, each about '
+        "something else, the most likely first; an empty list where it answers none"
+    ),
+}
+
+_ENRICH_SHAPES = {"title": '"..."', "summary": '"..."', "questions": '["...?", "...?"]'}
+
+
+def enrich(passage: str, parts: Sequence[str]) -> list[tuple[str, str]]:
+    """Ask what a passage is to be found by.
+
+    Args:
+        passage: as JSON, out of which no wording of its text can break.
+        parts: of title, summary and questions, at least one.
+    """
+    wanted = "\n".join(f"- {_ENRICH_PARTS[part]}" for part in parts)
+    shape = ", ".join(f'"{part}": {_ENRICH_SHAPES[part]}' for part in parts)
+    system = f"""You write what a text is found by, for an index that people search.
+
+{_EXTRACT_DATA}
+
+Write, in the language of the text and from nothing but the text:
+{wanted}
+Whoever reads one of these has not seen the text: name people, places and things in full, where a pronoun or \
+"the company" stands in it.
+
+Reply with one JSON object and nothing else: {{{shape}}}"""
+    return [("system", system), ("human", passage)]
 
 
 # --- selecting relations --------------------------------------------------------------------------------------------

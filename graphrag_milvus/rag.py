@@ -14,9 +14,11 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from tqdm.auto import tqdm
 
+from graphrag_milvus.builder.enricher import Enricher, make_enricher
 from graphrag_milvus.builder.estimate import Estimate, Estimator, Prices, expected_documents
 from graphrag_milvus.builder.extractors import Extractor, make_extractor
-from graphrag_milvus.builder.pipeline import Pipeline, stored_id
+from graphrag_milvus.builder.intake import stored_id
+from graphrag_milvus.builder.pipeline import Pipeline
 from graphrag_milvus.builder.readers import ReadFailure, read, shard_of
 from graphrag_milvus.builder.splitters import AnySplitter, Splitter, as_splitter, make_splitter
 from graphrag_milvus.builder.vectorizer import Vectorizer
@@ -161,6 +163,7 @@ class GraphRAG:
         sources: Source | Iterable[Source],
         *,
         extractor: str | None = None,
+        enrich: str | None = None,
         shard: tuple[int, int] | None = None,
         text_column: str = "",
         progress: bool | None = None,
@@ -172,6 +175,8 @@ class GraphRAG:
         Args:
             sources: texts, `Document`s, mappings with a document's fields, or `Path`s of files and folders.
             extractor: `auto`, `given`, `local`, `llm` or several joined by `+`, in place of the setting.
+            enrich: what the chat model writes about passages so that they are found by it, too: of `title`, `summary`
+                and `questions` those wanted, joined by commas, or `none`; in place of the setting.
             shard: `(i, n)` indexes only the i-th of n equal parts, from `(1, n)` to `(n, n)`.
             text_column: the column of tables, or field of JSON rows, that holds the text, where its name is unusual.
             progress: show a progress bar; left out, one is shown where somebody can see it.
@@ -183,6 +188,7 @@ class GraphRAG:
         """
         embedder = self.embedder.caching(self.cache)
         chosen, splitter = self._make_extractor(extractor), self._make_splitter(embedder)
+        enricher = self._make_enricher(enrich)
         self.store.open(model=embedder.name, dimension=embedder.dimension)
         items, total = _counted(sources, shard)
         documents = _part(_documents(items, text_column), shard)
@@ -190,7 +196,7 @@ class GraphRAG:
             bar = stack.enter_context(_bar(total, progress))
             meter = stack.enter_context(self.llm.meter()) if self.llm is not None else None
             batch = stack.enter_context(self.llm.batch(self.cache)) if self.llm is not None else None
-            report = self._pipeline(chosen, splitter, embedder, bar).run(documents)
+            report = self._pipeline(chosen, splitter, embedder, bar, enricher).run(documents)
         if meter is not None and batch is not None:
             report.llm_calls, report.tokens, report.llm_cached = meter.usage.calls, meter.usage.tokens, batch.recalled
         if self.cache is not None and self.cache.problem:
@@ -202,6 +208,7 @@ class GraphRAG:
         sources: Source | Iterable[Source],
         *,
         extractor: str | None = None,
+        enrich: str | None = None,
         shard: tuple[int, int] | None = None,
         text_column: str = "",
         prices: Prices | None = None,
@@ -219,11 +226,13 @@ class GraphRAG:
         """
         llm, embedding = self.settings.llm, self.settings.embedding
         prices = prices or Prices(llm.price_in, llm.price_out, embedding.price)
-        estimator = Estimator(self._make_extractor(extractor), prices)
+        enricher = self._make_enricher(enrich)
+        estimator = Estimator(self._make_extractor(extractor), prices, enricher=enricher)
         items, total = _counted(sources, shard)
         report = IndexReport()
         with _bar(total, progress, "estimating") as bar:
-            pipeline = self._pipeline(estimator.extractor, self._free_splitter(report), self.embedder, bar)
+            splitter = self._free_splitter(report)
+            pipeline = self._pipeline(estimator.extractor, splitter, self.embedder, bar, enricher)
             for passages in pipeline.ahead(_part(_documents(items, text_column), shard), report, empty=self._is_new):
                 estimator.add(passages)
         return estimator.result(report)
@@ -336,6 +345,9 @@ class GraphRAG:
         index = self.settings.index
         return make_extractor(name or index.extractor, llm=self.llm, spacy_model=index.spacy_model)
 
+    def _make_enricher(self, parts: str | None) -> Enricher | None:
+        return make_enricher(self.settings.index.enrich if parts is None else parts, self.llm)
+
     def _make_splitter(self, embedder: Embedder) -> Splitter:
         if self._splitter is not None:
             return as_splitter(self._splitter)
@@ -355,12 +367,23 @@ class GraphRAG:
         """True where there is no database yet, which to look into would make."""
         return self.settings.milvus.embedded and not Path(self.settings.milvus.uri).expanduser().exists()
 
-    def _pipeline(self, extractor: Extractor, splitter: Splitter, embedder: Embedder, bar: Any) -> Pipeline:
+    def _pipeline(
+        self, extractor: Extractor, splitter: Splitter, embedder: Embedder, bar: Any, enricher: Enricher | None
+    ) -> Pipeline:
         index = self.settings.index
         # A model is slow and paid for: a small window keeps what an interruption costs small.
-        window = index.window if "llm" not in extractor.name else min(index.window, 2 * self.settings.llm.concurrency)
-        vectorizer = Vectorizer(embedder)
-        return Pipeline(self.store, extractor, vectorizer, index.passage_size, window, bar.update, splitter)
+        asked = "llm" in extractor.name or enricher is not None
+        window = min(index.window, 2 * self.settings.llm.concurrency) if asked else index.window
+        return Pipeline(
+            self.store,
+            extractor,
+            Vectorizer(embedder),
+            index.passage_size,
+            window,
+            bar.update,
+            splitter,
+            enricher,
+        )
 
     def _choose(self, method: str, resources: Resources) -> tuple[str, str]:
         """The method's name and, for `auto`, why it is this one."""

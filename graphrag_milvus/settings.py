@@ -100,6 +100,9 @@ class IndexSettings(_Group):
     size_unit: Literal["characters", "tokens"] = Field(
         default="characters", description="what passage_size counts; tokens are those of the embedding model"
     )
+    enrich: str = Field(
+        default="", description="title, summary, questions or some of them by commas: what a model writes for search"
+    )
     spacy_model: str = "en_core_web_sm"
     window: int = Field(default=256, ge=1, description="documents that are in work, and in memory, at once")
 

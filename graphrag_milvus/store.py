@@ -1,4 +1,4 @@
-"""MilvusStore: the four collections of one workspace, on an embedded database or on a server.
+"""MilvusStore: the collections of one workspace, on an embedded database or on a server.
 
 Keys and joins are 63-bit integers everywhere, because engines disagree on how a quoted text is unescaped
 in a filter, and a number has no quotes. The workspace's own record (embedding model, dimension, revision)
@@ -27,6 +27,7 @@ from graphrag_milvus.layout import (
     COLLECTIONS,
     MAX_BYTES,
     MAX_ID_BYTES,
+    OPTIONAL,
     OWNERS,
     WINDOW,
     Collection,
@@ -111,6 +112,22 @@ class MilvusStore:
             self.check(model=model, dimension=dimension)
             self._create_all(dimension)
 
+    def keep_enrichments(self) -> None:
+        """Make the collection of enrichments in an open workspace, and note that it has one."""
+        meta = self.meta() or {}
+        self._create_all(self._dimension, OPTIONAL)
+        if not self.is_enriched(meta):
+            self._write_meta({**meta, "enriched": True})
+
+    def is_enriched(self, meta: Mapping[str, Any] | None = None) -> bool:
+        """True where the workspace has a collection of enrichments.
+
+        Args:
+            meta: the workspace's record, where it was read already.
+        """
+        meta = self.meta() if meta is None else meta
+        return meta is not None and bool(meta.get("enriched"))
+
     def check(self, *, model: str, dimension: int, meta: Mapping[str, Any] | None = None) -> None:
         """Raise `WorkspaceMismatchError` where the workspace was built with another model.
 
@@ -149,8 +166,8 @@ class MilvusStore:
             self._write_meta({**meta, "revision": f"{time.time_ns()}"})
 
     def drop(self) -> None:
-        """Delete the four collections with everything in them."""
-        for collection in COLLECTIONS:
+        """Delete the collections of the workspace with everything in them."""
+        for collection in (*COLLECTIONS, *(c for c in OPTIONAL if self._exists(c))):
             self._request("drop", collection, self.client.drop_collection)
         self._forget()
 
@@ -293,7 +310,7 @@ class MilvusStore:
 
     def flush(self) -> None:
         """Seal what was written, so that it is indexed; worth its time after bulk work only."""
-        for collection in COLLECTIONS:
+        for collection in (*COLLECTIONS, *OPTIONAL):
             if self._has(collection):
                 self._request("flush", collection, self.client.flush)
 
@@ -461,13 +478,13 @@ class MilvusStore:
     def _exists(self, collection: Collection) -> bool:
         return bool(self._request("look for", collection, self.client.has_collection))
 
-    def _create_all(self, dimension: int) -> None:
+    def _create_all(self, dimension: int, collections: Sequence[Collection] = COLLECTIONS) -> None:
         creation = Creation(self.client, self.settings.embedded, self._request)
-        for collection in COLLECTIONS:
+        for collection in collections:
             if collection not in self._present and not self._exists(collection):
                 creation.create(collection, dimension)
-        with ThreadPoolExecutor(len(COLLECTIONS)) as pool:  # a server takes two seconds to load each
-            list(pool.map(self._has, COLLECTIONS))
+        with ThreadPoolExecutor(len(collections)) as pool:  # a server takes two seconds to load each
+            list(pool.map(self._has, collections))
 
     def _write_meta(self, meta: Mapping[str, Any]) -> None:
         vector = np.zeros(int(meta["dimension"]), dtype=np.float32)

@@ -14,6 +14,8 @@ __all__ = [
     "DeleteReport",
     "Document",
     "DocumentRecord",
+    "Enriched",
+    "Enrichment",
     "Entity",
     "EntityRef",
     "ExtractedRelation",
@@ -174,6 +176,29 @@ class Extraction:
 
 
 @dataclass(frozen=True, slots=True)
+class Enrichment:
+    """A text by which one passage is found, beside its own; `kind` is title, summary or question.
+
+    It is no text of the document: it is neither shown as the passage nor cited.
+    """
+
+    id: int
+    kind: str
+    text: str
+    passage_id: int
+    doc_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enriched:
+    """What a chat model wrote about one passage, as pairs of kind and text; `failure` says why it is nothing."""
+
+    texts: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Calls and tokens of a chat model."""
 
@@ -271,7 +296,8 @@ class Answer:
 class IndexReport:
     """What `add` did; `documents` is the sum of added, updated, unchanged and failed.
 
-    `outside_schema` counts what a model gave that the schema does not allow: it is kept, and marked.
+    `outside_schema` counts what a model gave that the schema does not allow: it is kept, and marked. `enriched` counts
+    the passages that got a title, a summary or questions, `unenriched` those that are tried again by the next run.
     """
 
     documents: int = 0
@@ -283,6 +309,8 @@ class IndexReport:
     relations: int = 0
     entities: int = 0
     outside_schema: int = 0
+    enriched: int = 0
+    unenriched: int = 0
     llm_calls: int = 0
     llm_cached: int = 0
     tokens: int = 0

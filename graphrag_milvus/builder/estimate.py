@@ -20,6 +20,7 @@ _REPLY = 2.2  # tokens of its replies, 0.56 for the entities and 1.65 for the tr
 _RELATIONS = 1.0  # tokens of the relations and entities, which are embedded beside the passage
 _PROMPT = 420  # tokens of a request beside the text, where the extractor does not tell its requests
 _REQUESTS = 2  # for a passage, likewise
+_ENRICHED = {"title": 10, "summary": 50, "questions": 75}  # tokens of each part of a reply, at the most asked for
 _MESSAGE = 4  # tokens by which a message is more than its text
 
 
@@ -71,11 +72,13 @@ class Estimator:
         extractor: the one that would read them. One that asks a chat model may have a method `requests`, which
             gives the messages of each request for a passage; another one is taken to ask twice.
         prices: of tokens.
+        enricher: the one that would be asked about passages; None where there is none.
     """
 
     extractor: Any
     prices: Prices = field(default_factory=Prices)
     estimate: Estimate = field(default_factory=Estimate)
+    enricher: Any = None
 
     def add(self, passages: Sequence[Passage]) -> None:
         """Count passages in."""
@@ -109,6 +112,15 @@ class Estimator:
         self.estimate.prompt_tokens += sum(requests)
         self.estimate.completion_tokens += round(_REPLY * text) if requests else 0
         self.estimate.embedding_tokens += round((1 + _RELATIONS) * text)
+        if self.enricher is not None:
+            self._add_enrichment(passage)
+
+    def _add_enrichment(self, passage: Passage) -> None:
+        written = sum(_ENRICHED[part] for part in self.enricher.parts)
+        self.estimate.llm_calls += 1
+        self.estimate.prompt_tokens += sum(_requests(self.enricher, passage, 0))
+        self.estimate.completion_tokens += written
+        self.estimate.embedding_tokens += written
 
 
 def _requests(extractor: Any, passage: Passage, text: int) -> list[int]:

@@ -6,22 +6,24 @@ recognised by their hash, finished passages of the others by their recipe, and i
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from graphrag_milvus.builder.enricher import Enricher
 from graphrag_milvus.builder.extractors import Extractor
+from graphrag_milvus.builder.intake import accept, as_text, checked_metadata, clean, failed, fingerprint
 from graphrag_milvus.builder.readers import ReadFailure
 from graphrag_milvus.builder.splitters import OutlineSplitter, Splitter, split
 from graphrag_milvus.builder.vectorizer import Vectorizer, Vectors
 from graphrag_milvus.builder.writer import StoredDocument, StoredPassage, Writer, document_key
 from graphrag_milvus.errors import EmbeddingError, IdCollisionError, InputError
-from graphrag_milvus.store import MAX_BYTES, MAX_ID_BYTES, MilvusStore
+from graphrag_milvus.store import Collection, MilvusStore
 from graphrag_milvus.types import (
     Document,
+    Enriched,
+    Enrichment,
     Entity,
     ExtractedRelation,
     Extraction,
@@ -34,7 +36,7 @@ from graphrag_milvus.types import (
     normalize_name,
 )
 
-__all__ = ["Pipeline", "stored_id"]
+__all__ = ["Pipeline"]
 
 _VERSION = "1"
 _WINDOW_CHARACTERS = 4_000_000  # of texts in work at once: a window of long documents has fewer of them
@@ -44,17 +46,24 @@ _WARNINGS = 1_000  # that are kept; the others are counted
 
 @dataclass
 class _Work:
-    """One document on its way; `found` keeps what was extracted by passage, so that nothing is asked for twice."""
+    """One document on its way; `found` and `enriched` keep what models said by passage, to ask for nothing twice."""
 
     document: Document
     hash: str
     updated: bool
     passages: list[Passage]
     found: dict[int, Extraction] = field(default_factory=dict)
+    enriched: dict[int, Enriched] = field(default_factory=dict)
+
+    @property
+    def unfinished(self) -> set[int]:
+        """Passages that the next run does again."""
+        failed = {passage for passage, one in self.found.items() if one.failure}
+        return failed | {passage for passage, one in self.enriched.items() if one.failure}
 
     @property
     def failures(self) -> list[str]:
-        """Why which passages are not finished."""
+        """Why which passages lack relations."""
         extractions = [(p.position, self.found[p.id]) for p in self.passages if p.id in self.found]
         return [f"passage {position}: {one.failure}" for position, one in extractions if one.failure]
 
@@ -67,6 +76,12 @@ class _Plan:
     kept: dict[int, StoredPassage] = field(default_factory=dict)
     old_passages: dict[int, StoredPassage] = field(default_factory=dict)
     old_relations: dict[int, int] = field(default_factory=dict)
+    old_enrichments: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def owned(self) -> tuple[tuple[Collection, dict[int, int]], ...]:
+        """Rows that belong to passages, by collection: the passage of each."""
+        return ("relations", self.old_relations), ("enrichments", self.old_enrichments)
 
 
 @dataclass
@@ -81,6 +96,7 @@ class Pipeline:
         window: documents in work at once; what is lost by an interruption is at most that.
         on_progress: called with the number of documents done, as they are done.
         splitter: makes passages of documents; None does it by the outline, as `auto` does.
+        enricher: writes what passages are found by; None removes what an earlier one wrote.
     """
 
     store: MilvusStore
@@ -90,7 +106,9 @@ class Pipeline:
     window: int = 256
     on_progress: Callable[[int], None] = lambda _: None
     splitter: Splitter | None = None
+    enricher: Enricher | None = None
     _began: int = field(default=0, init=False, repr=False)  # milliseconds since 1970
+    _enriched: bool = field(default=False, init=False, repr=False)  # the workspace may have enrichments
     _outages: int = field(default=0, init=False, repr=False)
     _unsaid: int = field(default=0, init=False, repr=False)  # warnings that are not kept
     _redone: Counter[str] = field(default_factory=Counter, init=False, repr=False)
@@ -109,11 +127,16 @@ class Pipeline:
         self._redone.clear()
         self._outages = self._unsaid = 0
         report = IndexReport()
+        if self.enricher is not None:
+            self.store.keep_enrichments()
+        self._enriched = self.store.is_enriched()
         for window in self._windows(documents, report):
             self._index(window, report)
             self.on_progress(len(window))
         if report.passages:
             self.store.flush()
+        if report.unenriched:
+            report.warnings.append(f"{report.unenriched:,} passages were not enriched; index again to try them again")
         if self._unsaid:
             report.warnings.append(f"and {self._unsaid:,} more warnings about single documents and passages")
         report.warnings.extend(f"documents {what}: {count:,}" for what, count in self._redone.items())
@@ -130,6 +153,7 @@ class Pipeline:
             empty: do not look into Milvus, since nothing is there.
         """
         self._began = int(time.time() * 1000)
+        self._enriched = not empty and self.store.is_enriched()
         for window in self._windows(documents, report):
             writer = None if empty else Writer(self.store)
             work = self._changed(writer, window, report)
@@ -146,7 +170,7 @@ class Pipeline:
         size = 0
         for item in documents:
             report.documents += 1
-            document = _accept(item, report)
+            document = accept(item, report)
             if document is None:
                 self.on_progress(1)
                 continue
@@ -173,7 +197,7 @@ class Pipeline:
             gone = isinstance(error, EmbeddingError) and error.unavailable
             if gone or len(work) == 1:
                 self.store.touch()
-                report.failed.extend(_failure(one.document, str(error)) for one in work)
+                report.failed.extend(failed(one.document, str(error)) for one in work)
                 self._bear(error, gone)
                 return
             for part in (work[: len(work) // 2], work[len(work) // 2 :]):
@@ -205,9 +229,9 @@ class Pipeline:
             try:
                 passages = self._split(document)
             except (InputError, EmbeddingError) as error:
-                report.failed.append(_failure(document, str(error)))
+                report.failed.append(failed(document, str(error)))
                 continue
-            self._redone.update(_anew(old.hash, digest, self._splitter.recipe, self.extractor.recipe))
+            self._redone.update(_anew(old.hash, digest, self._splitter.recipe, self._reading))
             work.append(_Work(document, digest, old.indexed_at > 0, passages))
         return work
 
@@ -215,16 +239,24 @@ class Pipeline:
     def _splitter(self) -> Splitter:
         return self.splitter or OutlineSplitter(self.passage_size)
 
+    @property
+    def _reading(self) -> str:
+        """Changes with all that decides what is found in a passage, and what it is found by."""
+        return self.extractor.recipe if self.enricher is None else f"{self.extractor.recipe} | {self.enricher.recipe}"
+
     def _split(self, document: Document) -> list[Passage]:
         """The passages; what the splitter says of one has to be storable as the document's metadata has."""
         passages = split(document, self.passage_size, self._splitter)
         if not passages:
             raise InputError(f"splitter {self._splitter.recipe!r} gave no passage of {document.text.strip()[:60]!r}")
-        return [p if p.metadata is document.metadata else replace(p, metadata=_metadata(p.metadata)) for p in passages]
+        return [
+            p if p.metadata is document.metadata else replace(p, metadata=checked_metadata(p.metadata))
+            for p in passages
+        ]
 
     def _hash(self, document: Document) -> str:
-        """Of the document, of the splitter and of the extractor, so that what changed can be told."""
-        parts = self._content(document), content_hash(self._splitter.recipe), content_hash(self.extractor.recipe)
+        """Of the document, of the splitter and of what reads it, so that what changed can be told."""
+        parts = self._content(document), content_hash(self._splitter.recipe), content_hash(self._reading)
         return ".".join((parts[0], parts[1][:15], parts[2][:15]))
 
     def _content(self, document: Document) -> str:
@@ -233,41 +265,50 @@ class Pipeline:
             document.title,
             document.source,
             document.text,
-            _json(document.metadata),
-            _fingerprint(document.triplets),
+            as_text(document.metadata),
+            fingerprint(document.triplets),
         )
 
-    def _recipe(self, passage: Passage) -> str:
-        """Changes with all that relations and vector are made of, beside title and text, which the id has."""
-        return content_hash(_VERSION, self.extractor.recipe, _fingerprint(passage.triplets), *passage.headings)
+    def _recipe(self, passage: Passage, enrichments: int) -> str:
+        """Changes with all that relations and vector are made of, beside title and text, which the id has.
+
+        Of a passage that has enrichments it tells how many, so that lost ones are noticed.
+        """
+        recipe = content_hash(_VERSION, self._reading, fingerprint(passage.triplets), *passage.headings)
+        return f"{recipe}.{enrichments}" if enrichments else recipe
 
     def _write(self, writer: Writer, work: Sequence[_Work], report: IndexReport) -> None:
         writer.open([w.document for w in work], self.vectorizer.dimension)
         plan = self._plan(writer, work)
         vectors = self.vectorizer.passages(plan.fresh)  # before a model is paid for what could not be embedded
         self._extract(work, plan, report)
-        relations = _relations(plan.fresh, work)
+        self._enrich(work, plan, report)
+        relations, enrichments = _relations(plan.fresh, work), _enrichments(plan.fresh, work)
         entities = self._write_entities(writer, work, relations)
-        self._write_passages(writer, work, plan, relations, vectors)
+        self._write_passages(writer, work, plan, relations, enrichments, vectors=vectors)
         self._move(writer, work, plan)
         self._remove_stale(work, plan)
         self.store.touch()  # before a document counts as finished, since nothing does it for a finished one
-        counts = _expected(work, plan, relations)
+        counts = _expected(work, plan, relations, enrichments)
         self._close(writer, self._confirm(writer, work, counts, report), counts, report)
         report.passages += len(plan.fresh)
         report.relations += len(relations)
         report.entities += entities
+        report.enriched += len({e.passage_id for e in enrichments})
+        report.unenriched += sum(bool(one.failure) for w in work for one in w.enriched.values())
 
     def _plan(self, writer: Writer | None, work: Sequence[_Work]) -> _Plan:
         keys = [document_key(w.document.id) for w in work]
         plan = _Plan()
         if writer is not None:
-            plan = _Plan(old_passages=writer.passages_of(keys), old_relations=writer.relations_of(keys))
-        have = Counter(plan.old_relations.values())
+            plan = _Plan(old_passages=writer.passages_of(keys), old_relations=writer.owners("relations", keys))
+            plan.old_enrichments = writer.owners("enrichments", keys) if self._enriched else {}
+        have, written = Counter(plan.old_relations.values()), Counter(plan.old_enrichments.values())
         for passage in (p for w in work for p in w.passages):
             old = plan.old_passages.get(passage.id)
             # A row whose relations are not all there was written by an engine that lost some.
-            if old and old.recipe == self._recipe(passage) and have[passage.id] == old.relations:
+            recipe = self._recipe(passage, written[passage.id])
+            if old and old.recipe == recipe and have[passage.id] == old.relations:
                 plan.kept[passage.id] = old
             else:
                 plan.fresh.append(passage)
@@ -280,6 +321,18 @@ class Pipeline:
             owners[passage.doc_id].found[passage.id] = extraction
             place = f"{passage.doc_id}, passage {passage.position}"
             for warning in extraction.warnings:
+                self._warn(report, f"{place}: {warning}")
+
+    def _enrich(self, work: Sequence[_Work], plan: _Plan, report: IndexReport) -> None:
+        if self.enricher is None:
+            return
+        owners = {w.document.id: w for w in work}
+        fresh = [p for p in plan.fresh if p.id not in owners[p.doc_id].enriched]
+        for passage, enriched in zip(fresh, self.enricher.enrich(fresh), strict=True):
+            owners[passage.doc_id].enriched[passage.id] = enriched
+            place = f"{passage.doc_id}, passage {passage.position}"
+            failure = (f"not enriched: {enriched.failure}",) if enriched.failure else ()
+            for warning in (*enriched.warnings, *failure):
                 self._warn(report, f"{place}: {warning}")
 
     def _write_entities(self, writer: Writer, work: Sequence[_Work], relations: Sequence[Relation]) -> int:
@@ -295,144 +348,90 @@ class Pipeline:
         return len(entities)
 
     def _write_passages(
-        self, writer: Writer, work: Sequence[_Work], plan: _Plan, relations: Sequence[Relation], vectors: Vectors
+        self,
+        writer: Writer,
+        work: Sequence[_Work],
+        plan: _Plan,
+        relations: Sequence[Relation],
+        enrichments: Sequence[Enrichment],
+        *,
+        vectors: Vectors,
     ) -> None:
-        """Write relations, then the passages whose rows say that these, and no others, are there."""
+        """Write relations and enrichments, then the passages whose rows say that these, and no others, are there."""
         passages = {p.id: p for p in plan.fresh}
-        new = {r.id for r in relations}
         titles = [passages[r.passage_id].title for r in relations]
         writer.reopen_passages([p for p, old in plan.old_passages.items() if p in passages and old.recipe])
         writer.relations(relations, self.vectorizer.relations(relations, titles), passages)
-        self.store.delete("relations", ids=[r for r, p in plan.old_relations.items() if p in passages and r not in new])
-        failed = {p for w in work for p, extraction in w.found.items() if extraction.failure}
-        recipes = ["" if p.id in failed else self._recipe(p) for p in plan.fresh]
+        if enrichments:
+            writer.enrichments(enrichments, self.vectorizer.enrichments(enrichments), passages)
+        new = {r.id for r in relations} | {e.id for e in enrichments}
+        self._drop(plan, lambda row, passage: passage in passages and row not in new)
+        written = Counter(e.passage_id for e in enrichments)
+        unfinished = {p for w in work for p in w.unfinished}
+        recipes = ["" if p.id in unfinished else self._recipe(p, written[p.id]) for p in plan.fresh]
         writer.passages(plan.fresh, vectors, recipes, Counter(r.passage_id for r in relations))
+
+    def _drop(self, plan: _Plan, stale: Callable[[int, int], bool]) -> None:
+        """Delete those of the old rows of passages that are `stale` by their id and their passage's."""
+        for collection, owned in plan.owned:
+            ids = [row for row, passage in owned.items() if stale(row, passage)]
+            if ids:
+                self.store.delete(collection, ids=ids)
 
     def _move(self, writer: Writer, work: Sequence[_Work], plan: _Plan) -> None:
         """Keep position and metadata of passages that stayed as they would be in a new index."""
         stayed = [(p, plan.kept[p.id]) for w in work for p in w.passages if p.id in plan.kept]
-        described = {p.id: p for p, old in stayed if _json(old.metadata) != _json(p.metadata)}
+        described = {p.id: p for p, old in stayed if as_text(old.metadata) != as_text(p.metadata)}
         moved = [p for p, old in stayed if p.id in described or old.position != p.position]
-        # Relations first: a passage row with the new metadata says that its relations have it too.
-        writer.describe({r: described[p] for r, p in plan.old_relations.items() if p in described})
+        # Passages last: a row with the new metadata says that what belongs to the passage has it too.
+        for collection, owned in plan.owned if described else ():
+            writer.describe(collection, {row: described[p] for row, p in owned.items() if p in described})
         writer.move(moved)
 
     def _remove_stale(self, work: Sequence[_Work], plan: _Plan) -> None:
         present = {p.id for w in work for p in w.passages}
-        self.store.delete("relations", ids=[r for r, p in plan.old_relations.items() if p not in present])
+        self._drop(plan, lambda _, passage: passage not in present)
         self.store.delete("passages", ids=[p for p in plan.old_passages if p not in present])
 
     def _confirm(
-        self, writer: Writer, work: Sequence[_Work], counts: dict[str, tuple[int, int]], report: IndexReport
+        self, writer: Writer, work: Sequence[_Work], counts: dict[str, tuple[int, ...]], report: IndexReport
     ) -> list[_Work]:
         """The documents whose rows are all there when they are counted, whatever the engine acknowledged."""
         keys = {document_key(w.document.id): w for w in work}
         filter = f"doc in {list(keys)}"
-        sums = self.store.count("passages", filter), self.store.count("relations", filter)
-        if sums == (sum(c[0] for c in counts.values()), sum(c[1] for c in counts.values())):
+        names: tuple[Collection, ...] = ("passages", "relations")
+        names = (*names, "enrichments") if self._enriched else names
+        sums = [self.store.count(name, filter) for name in names]
+        if sums == [sum(c[n] for c in counts.values()) for n in range(len(names))]:
             return list(work)
-        passages, relations = (writer.counts(name, list(keys)) for name in ("passages", "relations"))
+        found = [writer.counts(name, list(keys)) for name in names]
         complete = []
         for key, one in keys.items():
-            kept, wanted = (passages[key], relations[key]), counts[one.document.id]
+            kept, wanted = tuple(rows[key] for rows in found), counts[one.document.id][: len(names)]
             if kept == wanted:
                 complete.append(one)
             else:
-                reason = f"Milvus keeps {kept} passages and relations of {wanted} that it took; index again"
-                report.failed.append(_failure(one.document, reason))
+                reason = f"Milvus keeps {kept} {', '.join(names)} of {wanted} that it took; index again"
+                report.failed.append(failed(one.document, reason))
         return complete
 
     def _close(
-        self, writer: Writer, work: Sequence[_Work], counts: Mapping[str, tuple[int, int]], report: IndexReport
+        self, writer: Writer, work: Sequence[_Work], counts: Mapping[str, tuple[int, ...]], report: IndexReport
     ) -> None:
         """Write the rows that say that documents are finished, and say so of those that Milvus kept."""
-        hashes = {w.document.id: "" if w.failures else w.hash for w in work}
+        hashes = {w.document.id: "" if w.unfinished else w.hash for w in work}
         writer.documents([w.document for w in work], [p.id for w in work for p in w.passages], hashes, counts)
         stored = writer.stored(list(hashes))
         for one in work:
             if one.failures:
-                report.failed.append(_failure(one.document, "; ".join(one.failures[:3])))
-            elif stored.get(one.document.id, StoredDocument()).hash != one.hash:
+                report.failed.append(failed(one.document, "; ".join(one.failures[:3])))
+            elif stored.get(one.document.id, StoredDocument()).hash != hashes[one.document.id]:
                 reason = "Milvus does not keep the document's own row that it took; index again"
-                report.failed.append(_failure(one.document, reason))
+                report.failed.append(failed(one.document, reason))
             elif one.updated:
                 report.updated += 1
             else:
                 report.added += 1
-
-
-def _accept(document: Document | ReadFailure, report: IndexReport) -> Document | None:
-    """The document with its id and clean texts, or None where it could not be read or cannot be kept."""
-    if isinstance(document, ReadFailure):
-        report.failed.append({"source": document.source, "reason": document.reason})
-        return None
-    try:
-        return _usable(document)
-    except InputError as error:
-        report.failed.append(_failure(document, str(error)))
-        return None
-
-
-def _usable(document: Document) -> Document:
-    _check(document)
-    triplets: Any = document.triplets  # callers need not be typed
-    text, title = _clean(document.text), _clean(document.title)
-    return replace(
-        document,
-        id=stored_id(document.id) or f"text-{content_hash('text', title, text)[:16]}",
-        title=title,
-        text=text,
-        source=_clean(document.source),
-        metadata=_metadata(document.metadata),
-        triplets=tuple(triplets) if isinstance(triplets, Iterator) else triplets,  # they are read more than once
-    )
-
-
-def stored_id(doc_id: str) -> str:
-    """The id under which a document is kept: what no database holds is written as an escape, so that ids stay apart."""
-    return doc_id.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
-
-
-def _check(document: Document) -> None:
-    text: Any = document.text  # callers need not be typed
-    if not isinstance(text, str) or not text.strip():
-        raise InputError("the text is empty; a document needs some")
-    for name, limit in (("id", MAX_ID_BYTES), ("title", MAX_BYTES), ("source", MAX_BYTES)):
-        value = getattr(document, name)
-        if not isinstance(value, str):
-            raise InputError(f"{name} is {value!r:.80}; it must be a text")
-        used = len((stored_id(value) if name == "id" else _clean(value)).encode())
-        if used > limit:
-            raise InputError(f"{name} has {used:,} bytes; the most is {limit:,}")
-
-
-def _metadata(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata as it comes back from JSON.
-
-    Raises:
-        InputError: it is no JSON, or too much.
-    """
-    try:
-        text = _clean(json.dumps(dict(given), ensure_ascii=False, allow_nan=False))
-        metadata: dict[str, Any] = json.loads(text, parse_int=_int64)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"metadata is not JSON ({error}); give texts, finite numbers, lists and mappings") from None
-    used = len(text.encode())
-    if used > MAX_BYTES:
-        raise InputError(f"metadata has {used:,} bytes as JSON; the most is {MAX_BYTES:,}")
-    return metadata
-
-
-def _int64(digits: str) -> int:
-    value = int(digits)
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(f"{digits:.40} has more than 64 bits")
-    return value
-
-
-def _clean(text: str) -> str:
-    """Without lone surrogates, which no UTF-8 can hold, and without NUL, which C++ engines end a text at."""
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
 
 
 def _relations(passages: Sequence[Passage], work: Sequence[_Work]) -> list[Relation]:
@@ -444,8 +443,8 @@ def _relations_of(passage: Passage, extracted: Sequence[ExtractedRelation]) -> I
     """With ids: equal relations of one passage are told apart by their number."""
     seen: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
     for one in extracted:
-        names = tuple(name for name in (_clean(n) for n in one.names) if normalize_name(name))
-        key = (_clean(one.text), _clean(one.predicate), names)
+        names = tuple(name for name in (clean(n) for n in one.names) if normalize_name(name))
+        key = (clean(one.text), clean(one.predicate), names)
         relation_id = content_id("relation", str(passage.id), str(seen[key]), key[0], key[1], *names)
         seen[key] += 1
         ids = tuple(entity_id(name) for name in names)
@@ -460,16 +459,32 @@ def _entities(relations: Sequence[Relation]) -> list[Entity]:
     return list(found.values())
 
 
-def _expected(work: Sequence[_Work], plan: _Plan, relations: Sequence[Relation]) -> dict[str, tuple[int, int]]:
-    """Passages and relations that each document must have."""
-    fresh = Counter(r.doc_id for r in relations)
-    return {
-        w.document.id: (
-            len(w.passages),
-            fresh[w.document.id] + sum(plan.kept[p.id].relations for p in w.passages if p.id in plan.kept),
+def _enrichments(passages: Sequence[Passage], work: Sequence[_Work]) -> list[Enrichment]:
+    enriched = {passage: one for w in work for passage, one in w.enriched.items()}
+    return [e for p in passages if p.id in enriched for e in _enrichments_of(p, enriched[p.id])]
+
+
+def _enrichments_of(passage: Passage, enriched: Enriched) -> Iterator[Enrichment]:
+    for kind, text in dict.fromkeys((kind, clean(text)) for kind, text in enriched.texts):
+        key = content_id("enrichment", str(passage.id), kind, text)
+        yield Enrichment(key, kind, text, passage.id, passage.doc_id)
+
+
+def _expected(
+    work: Sequence[_Work], plan: _Plan, relations: Sequence[Relation], enrichments: Sequence[Enrichment]
+) -> dict[str, tuple[int, ...]]:
+    """Passages, relations and enrichments that each document must have."""
+    fresh, written = Counter(r.doc_id for r in relations), Counter(e.doc_id for e in enrichments)
+    old = Counter(plan.old_enrichments.values())
+    expected: dict[str, tuple[int, ...]] = {}
+    for one in work:
+        kept = [plan.kept[p.id] for p in one.passages if p.id in plan.kept]
+        expected[one.document.id] = (
+            len(one.passages),
+            fresh[one.document.id] + sum(passage.relations for passage in kept),
+            written[one.document.id] + sum(old[passage.id] for passage in kept),
         )
-        for w in work
-    }
+    return expected
 
 
 def _anew(old: str, new: str, splitter: str, extractor: str) -> list[str]:
@@ -479,23 +494,3 @@ def _anew(old: str, new: str, splitter: str, extractor: str) -> list[str]:
         return []
     changed = zip(before[1:], after[1:], (("split", splitter), ("extracted", extractor)), strict=True)
     return [f"{what} again, since that is done by {recipe!r} now" for a, b, (what, recipe) in changed if a != b]
-
-
-def _failure(document: Document, reason: str) -> dict[str, str]:
-    return {"source": str(document.id or document.source or str(document.text)[:60]), "reason": reason}
-
-
-def _fingerprint(triplets: object) -> str:
-    """A text that changes with the triplets, whatever is in them."""
-    return ",".join(map(_json, triplets)) if isinstance(triplets, (list, tuple)) else _json(triplets)
-
-
-def _json(value: object) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_as_json)
-    except (TypeError, ValueError, RecursionError):  # mixed keys, an integer of thousands of digits, lists in lists
-        return type(value).__name__
-
-
-def _as_json(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else type(value).__name__

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from graphrag_milvus.embeddings import Embedder
 from graphrag_milvus.errors import EmbeddingError
-from graphrag_milvus.types import Entity, Passage, Relation
+from graphrag_milvus.types import Enrichment, Entity, Passage, Relation
 
 __all__ = ["Vectorizer", "Vectors"]
 
@@ -38,6 +38,14 @@ class Vectorizer:
         texts = [_in_context(r, title) for r, title in zip(relations, titles, strict=True)]
         return self._embed(
             texts, lambda n: f"a relation in passage {relations[n].passage_id} of {relations[n].doc_id!r}"
+        )
+
+    def enrichments(self, enrichments: Sequence[Enrichment]) -> Vectors:
+        """An enrichment is found by its text alone: it names in full what it is about."""
+        texts = [one.text for one in enrichments]
+        return self._embed(
+            texts,
+            lambda n: f"a {enrichments[n].kind} of passage {enrichments[n].passage_id} of {enrichments[n].doc_id!r}",
         )
 
     def entities(self, entities: Sequence[Entity]) -> Vectors:

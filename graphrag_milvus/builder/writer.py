@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from graphrag_milvus.layout import FIELDS
 from graphrag_milvus.store import Collection, MilvusStore
-from graphrag_milvus.types import Document, Entity, Passage, Relation, content_id
+from graphrag_milvus.types import Document, Enrichment, Entity, Passage, Relation, content_id
 
 __all__ = ["StoredDocument", "StoredPassage", "Writer", "document_key"]
 
 Vectors = npt.NDArray[np.float32]
 
-_OWNED: tuple[Collection, ...] = ("relations", "passages")
+_OWNED: tuple[Collection, ...] = ("enrichments", "relations", "passages")
 """What belongs to one document, in the order in which it is deleted."""
 
 
@@ -72,9 +72,9 @@ class Writer:
         rows = self.store.query("passages", f"doc in {list(keys)}", fields) if keys else []
         return {int(row["id"]): StoredPassage(**{**row, "id": int(row["id"])}) for row in rows}
 
-    def relations_of(self, keys: Sequence[int]) -> dict[int, int]:
-        """The passage of each relation row of some documents."""
-        rows = self.store.query("relations", f"doc in {list(keys)}", ["passage_id"]) if keys else []
+    def owners(self, collection: Collection, keys: Sequence[int]) -> dict[int, int]:
+        """The passage of each relation, or enrichment, of some documents, by the row's id."""
+        rows = self.store.query(collection, f"doc in {list(keys)}", ["passage_id"]) if keys else []
         return {int(row["id"]): int(row["passage_id"]) for row in rows}
 
     def counts(self, collection: Collection, keys: Sequence[int]) -> Counter[int]:
@@ -112,6 +112,14 @@ class Writer:
             (_relation_row(r, v, passages[r.passage_id]) for r, v in zip(relations, vectors, strict=True)),
         )
 
+    def enrichments(self, enrichments: Sequence[Enrichment], vectors: Vectors, passages: Mapping[int, Passage]) -> None:
+        """Write enrichments; as with relations, a filter that holds for the passage holds for them."""
+        self.store.refuse_collisions("enrichments", {e.id: document_key(e.doc_id) for e in enrichments})
+        self.store.upsert(
+            "enrichments",
+            (_enrichment_row(e, v, passages[e.passage_id]) for e, v in zip(enrichments, vectors, strict=True)),
+        )
+
     def passages(
         self, passages: Sequence[Passage], vectors: Vectors, recipes: Sequence[str], relations: Counter[int]
     ) -> None:
@@ -129,22 +137,22 @@ class Writer:
         """Give stored passages the position and metadata that these have, their vectors kept."""
         self._rewrite("passages", {p.id: {"position": p.position, "metadata": dict(p.metadata)} for p in passages})
 
-    def describe(self, owners: Mapping[int, Passage]) -> None:
-        """Give stored relations, by id, the metadata of their passages, their vectors kept."""
-        self._rewrite("relations", {i: {"metadata": dict(passage.metadata)} for i, passage in owners.items()})
+    def describe(self, collection: Collection, owners: Mapping[int, Passage]) -> None:
+        """Give stored relations, or enrichments, by id, the metadata of their passages, their vectors kept."""
+        self._rewrite(collection, {i: {"metadata": dict(passage.metadata)} for i, passage in owners.items()})
 
     def documents(
         self,
         documents: Sequence[Document],
         passages: Sequence[int],
         hashes: Mapping[str, str],
-        counts: Mapping[str, tuple[int, int]],
+        counts: Mapping[str, tuple[int, ...]],
     ) -> None:
         """Write the rows that say that documents are there; an empty hash says that they are not finished.
 
         Args:
             passages: the ids of their passages.
-            counts: passages and relations of each document.
+            counts: passages and relations of each document, in this order.
         """
         now = int(time.time() * 1000)
         means = self._means(passages)
@@ -205,7 +213,7 @@ class Writer:
 
 
 def _document_row(
-    document: Document, vector: Any, hash: str = "", counts: tuple[int, int] = (0, 0), indexed_at: int = 0
+    document: Document, vector: Any, hash: str = "", counts: tuple[int, ...] = (0, 0), indexed_at: int = 0
 ) -> dict[str, Any]:
     return {
         "id": document_key(document.id),
@@ -232,6 +240,20 @@ def _relation_row(relation: Relation, vector: Any, passage: Passage) -> dict[str
         "predicate": relation.predicate,
         "entity_ids": list(relation.entity_ids),
         "names": list(relation.names),
+        "metadata": dict(passage.metadata),
+        "vector": vector,
+    }
+
+
+def _enrichment_row(enrichment: Enrichment, vector: Any, passage: Passage) -> dict[str, Any]:
+    return {
+        "id": enrichment.id,
+        "doc": document_key(enrichment.doc_id),
+        "doc_id": enrichment.doc_id,
+        "passage_id": enrichment.passage_id,
+        "kind": enrichment.kind,
+        "title": passage.title,
+        "text": enrichment.text,
         "metadata": dict(passage.metadata),
         "vector": vector,
     }

@@ -62,10 +62,10 @@ def test_opening_takes_back_the_hash_and_nothing_else(store: MilvusStore) -> Non
 def test_moving_and_describing_keep_vectors_and_all_other_values(store: MilvusStore) -> None:
     writer, before = Writer(store), rows(store)
     [passage] = writer.passages_of([document_key("b")])
-    relations = list(writer.relations_of([document_key("b")]))
+    relations = list(writer.owners("relations", [document_key("b")]))
     changed = Document("", id="b", metadata={"n": 9, "new": [1]})
     piece = _passage(passage, changed, position=4)
-    writer.describe(dict.fromkeys(relations, piece))
+    writer.describe("relations", dict.fromkeys(relations, piece))
     writer.move([piece])
     writer.move([])
     for row in before["passages"]:
