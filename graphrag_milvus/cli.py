@@ -439,6 +439,7 @@ def _passage_view_lines(view: PassageView) -> list[str]:
         *entities,
         f"relations: {len(view.relations)}",
         *map(_relation_line, view.relations),
+        *(_wrapped(f"{kind}: {text}", "  ") for kind, text in view.enrichments),
     ]
 
 

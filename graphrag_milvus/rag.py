@@ -264,6 +264,7 @@ class GraphRAG:
             passages=self.store.count("passages"),
             relations=self.store.count("relations"),
             entities=self.store.count("entities"),
+            enrichments=self.store.count("enrichments") if self.store.is_enriched(meta) else 0,
             incomplete=self.store.count("documents", 'hash == ""'),
             embedding=str(meta.get("model", "")),
             dimension=int(meta.get("dimension", 0)),
@@ -283,7 +284,8 @@ class GraphRAG:
         Raises:
             InputError: `what` is empty, the filter is not understood, or the limit is out of range.
         """
-        return MutualIndex(self.store, self._snapshots, filter.strip(), limit).look_up(str(what))
+        enriched = self.store.is_enriched()
+        return MutualIndex(self.store, self._snapshots, filter.strip(), limit, enriched).look_up(str(what))
 
     # Questions
 
@@ -311,7 +313,7 @@ class GraphRAG:
                 return self._nothing(question, method or "none", trips.count)
             self.store.check(model=self.embedder.name, dimension=self.embedder.dimension, meta=meta)
             seen = Snapshots(self._snapshots, self.store.revision(meta))
-            resources = replace(self._resources, snapshots=seen)
+            resources = replace(self._resources, snapshots=seen, enriched=self.store.is_enriched(meta))
             name, why = self._choose(name, resources)
         found = _find(name, resources, question, k, filter)
         found.trace.notes[:0] = [why] if why else []

@@ -352,3 +352,4 @@ class Stats:
     incomplete: int
     embedding: str
     dimension: int
+    enrichments: int = 0

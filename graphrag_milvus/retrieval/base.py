@@ -15,6 +15,7 @@ from graphrag_milvus.embeddings import Embedder
 from graphrag_milvus.errors import InputError
 from graphrag_milvus.hits import Hit, counting
 from graphrag_milvus.llm import LLM
+from graphrag_milvus.retrieval.enriched import folded
 from graphrag_milvus.retrieval.scorers import Scorer
 from graphrag_milvus.retrieval.snapshot import Snapshots, SnapshotSource
 from graphrag_milvus.settings import RetrievalSettings
@@ -40,7 +41,10 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Resources:
-    """What a method works with; `scorer` is the cross-encoder, where one is configured."""
+    """What a method works with.
+
+    `scorer` is the cross-encoder, where one is configured; `enriched` says that there may be enrichments of passages.
+    """
 
     store: MilvusStore
     embedder: Embedder
@@ -48,6 +52,7 @@ class Resources:
     settings: RetrievalSettings
     llm: LLM | None = None
     scorer: Scorer | None = None
+    enriched: bool = False
 
 
 class Method(Protocol):
@@ -82,7 +87,7 @@ class Stopwatch:
 
 @dataclass
 class Run:
-    """One question on its way through a method."""
+    """One question on its way through a method; `through` has the enrichment that brought a passage."""
 
     method: str
     question: str
@@ -90,6 +95,7 @@ class Run:
     filter: str
     trace: Trace = field(init=False)
     watch: Stopwatch = field(default_factory=Stopwatch)
+    through: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.trace = Trace(method=self.method)
@@ -107,9 +113,21 @@ def answered(resources: Resources, run: AnyRun, find: Callable[[AnyRun], list[Sc
     check_question(run.question, run.k, run.filter)
     with counting() as trips:
         passages = find(run) if run.k else []
+        run.trace.path += _brought(resources.store, run, passages)
         run.trace.round_trips = trips.count
     run.trace.timings_ms = {**run.watch.timings_ms, "total": round(sum(run.watch.timings_ms.values()), 3)}
     return Retrieval(run.question, run.method, passages, run.trace)
+
+
+def _brought(store: MilvusStore, run: Run, passages: Sequence[ScoredPassage]) -> list[str]:
+    """A line for each passage that an enrichment brought: what is like the question there, and is not in its text."""
+    wanted = {p.id: run.through[int(p.id)] for p in passages if int(p.id) in run.through}
+    rows = store.get("enrichments", list(wanted.values()), ["kind", "text"])
+    return [
+        f'question -> {rows[i]["kind"]} of the passage "{rows[i]["text"]}" -> passage {p.title or p.id!r}'
+        for p in passages
+        if (i := wanted.get(p.id, -1)) in rows
+    ]
 
 
 def check_question(question: str, k: int, filter: str) -> None:
@@ -137,11 +155,15 @@ def scored(passage_id: int, row: Mapping[str, Any], score: float) -> ScoredPassa
     )
 
 
-def dense(
-    resources: Resources, vector: Vector, k: int, filter: str, fields: Sequence[str] = PASSAGE_FIELDS
-) -> list[Hit]:
-    """The `k` passages whose vectors are nearest to the question's."""
-    return resources.store.search("passages", vector[None], k, filter=filter, fields=fields)[0]
+def dense(resources: Resources, run: Run, vector: Vector, k: int, fields: Sequence[str] = PASSAGE_FIELDS) -> list[Hit]:
+    """The `k` passages whose vectors, or whose enrichments' vectors, are nearest to the question's."""
+    store = resources.store
+    near = store.search("passages", vector[None], k, filter=run.filter, fields=fields)[0]
+    if not resources.enriched:
+        return near
+    hits = folded(store, near, vector, k, filter=run.filter, fields=fields)
+    run.through.update({hit.id: int(hit.row["through"]) for hit in hits if "through" in hit.row})
+    return hits
 
 
 def _is_unicode(text: str) -> bool:

@@ -114,7 +114,7 @@ class KG2RAG:
         with run.watch.stage("embed"):
             vector = self.resources.embedder.embed_one(run.question)
         with run.watch.stage("seeds"):
-            near = dense(self.resources, vector, max(run.k, self.seeds), run.filter)
+            near = dense(self.resources, run, vector, max(run.k, self.seeds))
         with run.watch.stage("expand"):
             grown = self._grow(run, snapshot, vector, near[: self.seeds])
         with run.watch.stage("organize"):

@@ -66,11 +66,15 @@ class ShownPassage:
 
 @dataclass(frozen=True, slots=True)
 class PassageView:
-    """A passage with all entities that it is tied to, and all its relations in the order of the text."""
+    """A passage with all entities that it is tied to, and all its relations in the order of the text.
+
+    `enrichments` are what a model wrote about it, as pairs of kind and text.
+    """
 
     passage: ShownPassage
     entities: tuple[ShownEntity, ...]
     relations: tuple[ShownRelation, ...]
+    enrichments: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +113,14 @@ class MutualIndex:
         snapshots: of the same workspace as `store`.
         filter: a Milvus expression on passages; what it excludes is not there.
         limit: relations that are shown of one entity at the most.
+        enriched: True where the workspace may have enrichments.
     """
 
     store: MilvusStore
     snapshots: SnapshotSource
     filter: str = ""
     limit: int = 20
+    enriched: bool = False
 
     def look_up(self, what: str) -> Shown:
         """The passage with that id, else the entities of that name, else the entity with that id.
@@ -153,7 +159,12 @@ class MutualIndex:
         own = [int(key) for one in rows for key in one["entity_ids"]]
         tied = _tied(snapshot, [int(one["id"]) for one in rows])
         entities = self._described(list(dict.fromkeys([*own, *tied])), snapshot)
-        return PassageView(_passage(passage_id, row), tuple(entities), tuple(relations))
+        written = self._enrichments(passage_id) if self.enriched else ()
+        return PassageView(_passage(passage_id, row), tuple(entities), tuple(relations), written)
+
+    def _enrichments(self, passage_id: int) -> tuple[tuple[str, str], ...]:
+        rows = self.store.query("enrichments", f"passage_id == {passage_id}", ["kind", "text"])
+        return tuple(sorted((str(row["kind"]), str(row["text"])) for row in rows))
 
     # From an entity
 

@@ -30,7 +30,7 @@ class Naive:
         with run.watch.stage("embed"):
             vector = self.resources.embedder.embed_one(run.question)
         with run.watch.stage("search"):
-            hits = dense(self.resources, vector, run.k, run.filter)
+            hits = dense(self.resources, run, vector, run.k)
         run.trace.scores = {str(h.id): {"dense": h.score} for h in hits}
         return [scored(h.id, h.row, h.score) for h in hits]
 
@@ -54,7 +54,7 @@ class Hybrid:
         with run.watch.stage("embed"):
             vector = self.resources.embedder.embed_one(run.question)
         with run.watch.stage("search"):
-            near = dense(self.resources, vector, pool, run.filter)
+            near = dense(self.resources, run, vector, pool)
         with run.watch.stage("words"):
             words = self._words(run, pool)
         rows = {h.id: h.row for h in [*words, *near]}

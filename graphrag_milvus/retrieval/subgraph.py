@@ -120,7 +120,7 @@ class Subgraph:
         """The nearest passages that are not there yet; they score below those that the graph gave."""
         have = {p.id for p in passages}
         lowest = min((p.score for p in passages), default=1.0)
-        hits = dense(self.resources, vector, run.k, run.filter)
+        hits = dense(self.resources, run, vector, run.k)
         new = [h for h in hits if str(h.id) not in have][: run.k - len(passages)]
         run.trace.scores.update({str(h.id): {"dense": h.score} for h in new})
         return [scored(h.id, h.row, lowest * max(h.score, 0.0) / 2) for h in new]

@@ -85,7 +85,7 @@ def begin(run: Run, snapshot: Snapshot, resources: Resources, *, passages: int, 
     with run.watch.stage("seeds"):
         seeds = find_entities(named, names, vectors[1:], snapshot, resources, filter=run.filter)
     with run.watch.stage("search"):
-        near = dense(resources, vectors[0], passages, run.filter, fields=())
+        near = dense(resources, run, vectors[0], passages, fields=())
         [alike] = resources.store.search("relations", vectors[:1], relations, filter=run.filter)
     positions = snapshot.graph.passage_positions([hit.id for hit in near])
     here = positions >= 0
