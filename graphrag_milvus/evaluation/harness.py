@@ -517,8 +517,13 @@ def _model_name(llm: LLM | None) -> str | None:
     return str(getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__)
 
 
+def _code_files() -> list[Path]:
+    """The modules that decide a ranking."""
+    package = Path(__file__).parents[1]
+    folders = [file for folder in ("graph", "retrieval") for file in package.glob(f"{folder}/**/*.py")]
+    return sorted([*folders, *(package / f"{name}.py" for name in ("hits", "names", "rag", "sentences", "store"))])
+
+
 def _code_digest() -> str:
     """Another text after any change of what ranks, so that older rankings are not taken for those of today."""
-    package = Path(__file__).parents[1]
-    files = sorted([*package.glob("retrieval/**/*.py"), package / "graph.py", package / "rag.py", package / "store.py"])
-    return content_hash(*(file.read_text("utf-8") for file in files if file.is_file()))
+    return content_hash(*(file.read_text("utf-8") for file in _code_files()))

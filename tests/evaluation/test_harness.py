@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,15 @@ def test_rankings_by_other_code_are_used_and_told(tiny: Path, tmp_path: Path, mo
     [note] = run(tiny, tmp_path).notes
     assert "by other code than this" in note
     assert run(tiny, tmp_path, fresh=True).notes == []
+
+
+def test_every_module_of_the_graph_and_of_retrieval_counts_as_code_that_ranks() -> None:
+    counted = set(harness._code_files())
+    rooms = ("graphrag_milvus.graph", "graphrag_milvus.retrieval")
+    loaded = {Path(str(m.__file__)) for name, m in list(sys.modules.items()) if name.startswith(rooms)}
+    assert len(loaded) > 15
+    assert loaded <= counted
+    assert all(file.is_file() for file in counted)
 
 
 # --- folders of something else ------------------------------------------------------------------------------------
