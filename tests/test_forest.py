@@ -38,7 +38,7 @@ def nodes_of(tree: np.ndarray, ends: np.ndarray) -> set[int]:
     return set(ends[tree].ravel().tolist())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(EDGES)
 def test_trees_are_the_components_and_as_heavy_as_those_of_networkx(edges: list[tuple[int, int, float]]) -> None:
     ends, weights = arrays(edges)
@@ -54,7 +54,6 @@ def test_trees_are_the_components_and_as_heavy_as_those_of_networkx(edges: list[
         assert weights[links].sum() == pytest.approx(heaviest)
 
 
-@settings(deadline=None)
 @given(EDGES)
 def test_an_edge_that_is_told_touches_one_that_was_told_before(edges: list[tuple[int, int, float]]) -> None:
     ends, weights = arrays(edges)
@@ -67,7 +66,6 @@ def test_an_edge_that_is_told_touches_one_that_was_told_before(edges: list[tuple
         assert weights[tree[0]] == weights[tree].max()
 
 
-@settings(deadline=None)
 @given(EDGES)
 def test_no_loop_is_lost_and_no_edge_told_twice(edges: list[tuple[int, int, float]]) -> None:
     ends, weights = arrays(edges)
@@ -76,7 +74,6 @@ def test_no_loop_is_lost_and_no_edge_told_twice(edges: list[tuple[int, int, floa
     assert {n for n, edge in enumerate(edges) if edge[0] == edge[1]} <= set(told)
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_relations_as_edges_tie_what_they_hold_and_nothing_else(rows: list[list[int]]) -> None:
     incidence = Incidence.from_rows(list(range(len(rows))), [r // 3 for r in range(len(rows))], rows)

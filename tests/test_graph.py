@@ -30,7 +30,7 @@ def positions(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(ROWS, st.integers(0, 4), st.data())
 def test_expansion_is_the_pattern_of_matrix_powers(rows: list[list[int]], degree: int, data: st.DataObject) -> None:
     matrix, entities = dense(rows)
@@ -49,7 +49,7 @@ def test_expansion_is_the_pattern_of_matrix_powers(rows: list[list[int]], degree
     assert found.tolist() == sorted(expected)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(ROWS, st.integers(0, 3), st.data())
 def test_walk_agrees_with_dense_steps_over_the_whole_graph(
     rows: list[list[int]], degree: int, data: st.DataObject
@@ -85,7 +85,6 @@ def test_order_of_arrival_does_not_matter(rows: list[list[int]], random: object)
     assert one.relation_ids.tolist() == other.relation_ids.tolist() == other.passage_ids.tolist()
 
 
-@settings(deadline=None)
 @given(ROWS, st.data())
 def test_within_equals_building_from_what_is_kept(rows: list[list[int]], data: st.DataObject) -> None:
     keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), dtype=bool)

@@ -59,7 +59,7 @@ def graphs(draw: st.DrawFn) -> tuple[PassageGraph, np.ndarray, np.ndarray, np.nd
     return graph, entities, reset, weights
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(), st.sampled_from([0.0, 0.5, 0.85]))
 def test_equals_networkx(case: tuple[PassageGraph, np.ndarray, np.ndarray, np.ndarray], damping: float) -> None:
     graph, entities, passages, weights = case

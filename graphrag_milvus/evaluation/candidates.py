@@ -8,6 +8,7 @@ from functools import cached_property
 
 from graphrag_milvus import prompts
 from graphrag_milvus.errors import MissingDependencyError
+from graphrag_milvus.inference import encodable
 from graphrag_milvus.onnx import LOCAL_MODEL, LocalEmbeddings
 from graphrag_milvus.retrieval.reranker import fitting
 from graphrag_milvus.store import MilvusStore
@@ -37,12 +38,7 @@ class TokenCounter:
             tokenizer = LocalEmbeddings().tokenizer()
         except MissingDependencyError:
             return None
-        return lambda text: len(tokenizer.encode(_encodable(text), add_special_tokens=False).ids)
-
-
-def _encodable(text: str) -> str:
-    """Without lone surrogates, which no tokenizer takes."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+        return lambda text: len(tokenizer.encode(encodable(text), add_special_tokens=False).ids)
 
 
 @dataclass(frozen=True)

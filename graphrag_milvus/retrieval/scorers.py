@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import mmap
-import os
 import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_milvus.embeddings import Embedder
-from graphrag_milvus.errors import InputError, MissingDependencyError, SettingsError
-from graphrag_milvus.onnx import one_line
+from graphrag_milvus.errors import InputError, SettingsError, one_line
+from graphrag_milvus.inference import Network, beginning, encodable, load, need, read_json
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Encoding
 
 __all__ = ["CrossEncoder", "LocalScorer", "Scorer", "Scores"]
 
@@ -33,7 +29,7 @@ Scores = npt.NDArray[np.float64]
 _GRAPHS = ("model.onnx", "onnx/model.onnx", "model_quantized.onnx", "onnx/model_quantized.onnx")
 _MAX_TOKENS = 512  # what nearly all cross-encoders were trained on, also those that have more positions
 _BUDGET = 1_024  # tokens in one pass, padding included; with six layers of 384 numbers 256 to 2,048 take the same time
-_CHARACTERS_PER_TOKEN = 40  # that are looked at for one token that is kept; languages have 1 to 6
+_WHOSE = "cross-encoder"
 _NO_SPACE = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _MARKS = r"\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"  # which \w leaves out of a word
 _UNSPACED = re.compile(rf"[{_NO_SPACE}]")
@@ -150,7 +146,7 @@ class CrossEncoder:
             return scores
         model = self._load()
         pairs = model.pairs(question, texts)
-        for places in _batches([len(pair) for pair in pairs], 1 if model.alone else self.batch_size):
+        for places in model.network.batches([len(pair) for pair in pairs], self.batch_size, _BUDGET):
             scores[places] = model.scores([pairs[place] for place in places])
         return scores
 
@@ -163,45 +159,33 @@ class CrossEncoder:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model in memory; `inputs` are the graph's with the type of each, `alone` is one pair in each pass."""
+    """A model in memory."""
 
     folder: Path
-    session: Any
-    tokenizer: Tokenizer
-    inputs: Mapping[str, type[np.signedinteger[Any]]]
+    network: Network
     output: str
     max_tokens: int
-    pad_id: int
-    alone: bool
 
     def pairs(self, question: str, texts: Sequence[str]) -> list[Encoding]:
         """Question and text as one row of tokens each; texts are cut at their end where that is too long."""
-        most = self.max_tokens * _CHARACTERS_PER_TOKEN
-        asked = self.tokenizer.encode(_encodable(question), add_special_tokens=False)
-        room = self.max_tokens - self.tokenizer.num_special_tokens_to_add(True) - len(asked)
+        tokenizer = self.network.tokenizer
+        asked = tokenizer.encode(encodable(question), add_special_tokens=False)
+        room = self.max_tokens - tokenizer.num_special_tokens_to_add(True) - len(asked)
         if room < 1:
             raise InputError(
                 f"the question has {len(asked)} tokens and the cross-encoder {str(self.folder)!r} reads "
                 f"{self.max_tokens}, the text included; ask a shorter one"
             )
-        cut = [_encodable(text.lstrip()[:most] if len(text) > most else text) for text in texts]
-        read = self.tokenizer.encode_batch(cut, add_special_tokens=False)
+        read = tokenizer.encode_batch([beginning(text, self.max_tokens) for text in texts], add_special_tokens=False)
         for encoding in read:
             encoding.truncate(room)
-        return [self.tokenizer.post_process(asked, encoding) for encoding in read]
+        return [tokenizer.post_process(asked, encoding) for encoding in read]
 
     def scores(self, pairs: Sequence[Encoding]) -> Scores:
         """The scores of pairs that are read in one pass."""
-        shape = len(pairs), max(1, *map(len, pairs))
-        given = {name: np.zeros(shape, dtype=np.int64) for name in ("attention_mask", "token_type_ids")}
-        given["input_ids"] = np.full(shape, self.pad_id, dtype=np.int64)
-        for row, pair in enumerate(pairs):
-            given["input_ids"][row, : len(pair)] = pair.ids
-            given["token_type_ids"][row, : len(pair)] = pair.type_ids
-            given["attention_mask"][row, : len(pair)] = 1
-        feed = {name: given[name].astype(kind, copy=False) for name, kind in self.inputs.items()}
+        ids, types = [pair.ids for pair in pairs], [pair.type_ids for pair in pairs]
         try:
-            (found,) = self.session.run([self.output], feed)
+            found, _ = self.network.run(self.output, ids, types)
         except Exception as error:  # onnxruntime's have no base but this one
             raise SettingsError(f"{_called(self.folder)} failed: {one_line(str(error))}; use another model") from error
         return self._odds(np.asarray(found, dtype=np.float64), len(pairs))
@@ -222,47 +206,12 @@ def _called(folder: Path) -> str:
     return f"retrieval.cross_encoder={str(folder)!r}"
 
 
-def _encodable(text: str) -> str:
-    """Without lone surrogates, which no tokenizer takes."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Places of pairs of about the same length, so that little padding is computed."""
-    batch: list[int] = []
-    for place in np.argsort(np.asarray(lengths), kind="stable").tolist():
-        if batch and (len(batch) >= most or (len(batch) + 1) * lengths[place] > _BUDGET):
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
-
-
-def _loaded(folder: Path, max_tokens: int | None, threads: int) -> _Model:
-    graph, tokens = _files(folder)
-    _need("onnxruntime", "tokenizers")
-    from tokenizers import Tokenizer
-
-    try:
-        session = _session(graph, threads)
-        tokenizer = Tokenizer.from_str(tokens.read_text(encoding="utf-8"))
-    except Exception as error:  # both libraries raise plain or unrelated exceptions
-        raise SettingsError(f"{_called(folder)} cannot be loaded: {one_line(str(error))}") from error
-    config = _json(folder / "config.json")
-    pad_id = (tokenizer.padding or {}).get("pad_id", config.get("pad_token_id") or 0)
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return _Model(
-        folder,
-        session,
-        tokenizer,
-        _inputs(session, folder),
-        _output(session, folder),
-        max_tokens or _most_tokens(folder, config),
-        int(pad_id),
-        _quantises_activations(graph),
-    )
+def _loaded(folder: Path, max_tokens: int | None, workers: int) -> _Model:
+    graph, tokenizer = _files(folder)
+    need("a cross-encoder needs", "onnxruntime", "tokenizers")
+    config = read_json(folder / "config.json", {}, _WHOSE)
+    network = load(_called(folder), graph, tokenizer, workers=workers, pad_id=config.get("pad_token_id") or 0)
+    return _Model(folder, network, _output(network, folder), max_tokens or _most_tokens(folder, config))
 
 
 def _files(folder: Path) -> tuple[Path, Path]:
@@ -280,64 +229,14 @@ def _files(folder: Path) -> tuple[Path, Path]:
     return graphs[0], tokenizer
 
 
-def _need(*packages: str) -> None:
-    missing = [package for package in packages if find_spec(package) is None]
-    if missing:
-        raise MissingDependencyError(
-            f'a cross-encoder needs {" and ".join(missing)}; pip install "graphrag-milvus[local]"'
-        )
-
-
-def _session(graph: Path, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or _cores()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it takes the cores from others
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-
-
-def _cores() -> int:
-    # not os.cpu_count(): a container often may use fewer cores than the machine has
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _inputs(session: Any, folder: Path) -> dict[str, type[np.signedinteger[Any]]]:
-    kinds: dict[str, type[np.signedinteger[Any]]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-    wanted = {given.name: given.type for given in session.get_inputs()}
-    known = {"input_ids", "attention_mask", "token_type_ids"}
-    if "input_ids" not in wanted or not wanted.keys() <= known or not kinds.keys() >= set(wanted.values()):
-        raise SettingsError(f"{_called(folder)} wants {wanted}; only integers for {sorted(known)} can be given")
-    return {name: kinds[kind] for name, kind in wanted.items()}
-
-
-def _output(session: Any, folder: Path) -> str:
-    outputs = [str(output.name) for output in session.get_outputs()]
+def _output(network: Network, folder: Path) -> str:
+    outputs = list(network.outputs)
     if "logits" not in outputs and len(outputs) > 1:
         raise SettingsError(f"{_called(folder)} gives {outputs}; a cross-encoder gives logits")
     return "logits" if "logits" in outputs else outputs[0]
 
 
 def _most_tokens(folder: Path, config: Mapping[str, Any]) -> int:
-    said = (config.get("max_position_embeddings"), _json(folder / "tokenizer_config.json").get("model_max_length"))
+    tokenizer = read_json(folder / "tokenizer_config.json", {}, _WHOSE)
+    said = (config.get("max_position_embeddings"), tokenizer.get("model_max_length"))
     return int(min([_MAX_TOKENS, *(most for most in said if isinstance(most, int | float) and most > 0)]))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """What the file holds; an empty object where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{str(path)!r} of the cross-encoder cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise SettingsError(f"{str(path)!r} of the cross-encoder holds a {type(found).__name__}, not an object")
-    return found
-
-
-def _quantises_activations(graph: Path) -> bool:
-    """True where the scale of a pass is computed from all of its pairs together."""
-    with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return any(data.find(operator) >= 0 for operator in (b"DynamicQuantize", b"QAttention"))

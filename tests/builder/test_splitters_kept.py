@@ -73,7 +73,7 @@ def texts_of(splitter: Splitter, text: str) -> list[str]:
 @example(text=TABLE + f"| {'long ' * 40} | 1 |\n" + "| a | b |", size=80)
 @example(text="| one |\n|---|\n" + "| x |\n" * 30, size=40)
 @example(text="```\n# no heading\n" * 20, size=60)
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_no_character_is_lost_and_no_passage_too_long(kind: str, text: str, size: int) -> None:
     splitter = MAKERS[kind](size, Characters())
     passages = texts_of(splitter, text)
@@ -84,7 +84,7 @@ def test_no_character_is_lost_and_no_passage_too_long(kind: str, text: str, size
 
 @pytest.mark.parametrize("kind", MAKERS)
 @given(text=TEXTS, size=st.integers(2, 60))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_nor_is_it_in_tokens(kind: str, text: str, size: int) -> None:
     unit = EstimatedTokens()
     passages = texts_of(MAKERS[kind](size, unit), text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_milvus.builder.splitters import LengthSplitter, OutlineSplitter, split
@@ -155,7 +155,6 @@ def test_a_heading_keeps_to_what_it_stands_over() -> None:
     assert all(not piece.splitlines()[-1].startswith("#") for piece in pieces)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.sampled_from(

@@ -17,6 +17,7 @@ from cross_encoder import ALL, BOTH, OVERLAP, QUANTISED, SUM, UNPOOLED, WEIGHTS,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_milvus import inference
 from graphrag_milvus.embeddings import Embedder
 from graphrag_milvus.errors import InputError, MissingDependencyError, SettingsError
 from graphrag_milvus.retrieval import scorers
@@ -302,7 +303,7 @@ def test_a_tokenizer_that_does_not_belong_to_the_graph(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("absent", ["onnxruntime", "tokenizers"])
 def test_without_the_extra_it_is_named(absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, present = write_cross_encoder(tmp_path), scorers.find_spec
-    monkeypatch.setattr(scorers, "find_spec", lambda name: None if name == absent else present(name))
+    folder, present = write_cross_encoder(tmp_path), inference.find_spec
+    monkeypatch.setattr(inference, "find_spec", lambda name: None if name == absent else present(name))
     with pytest.raises(MissingDependencyError, match=rf'needs {absent}; pip install "graphrag-milvus\[local\]"'):
         CrossEncoder(folder).score("q", ["t"])

@@ -13,7 +13,7 @@ from graphrag_milvus.builder.paths import ReadFailure, source_of
 from graphrag_milvus.builder.readers.charset import decode, is_utf16
 from graphrag_milvus.builder.readers.files import LARGEST, opened
 from graphrag_milvus.builder.readers.registry import Row, missing, reader, with_gzip
-from graphrag_milvus.errors import InputError
+from graphrag_milvus.errors import InputError, one_line
 
 __all__ = ["read_json", "read_json_lines"]
 
@@ -175,8 +175,7 @@ def _streamed(file: BinaryIO) -> Iterator[tuple[str, Any]]:
             yield place, row
             count += 1
     except ijson.JSONError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"not JSON from its row {count} on ({reason})") from None
+        raise InputError(f"not JSON from its row {count} on ({one_line(str(error), 200)})") from None
 
 
 def _skip_mark(file: BinaryIO) -> int:

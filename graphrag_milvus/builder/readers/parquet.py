@@ -12,7 +12,7 @@ from typing import Any
 
 from graphrag_milvus.builder.paths import source_of
 from graphrag_milvus.builder.readers.registry import Row, missing, reader
-from graphrag_milvus.errors import InputError
+from graphrag_milvus.errors import InputError, one_line
 
 __all__ = ["read_parquet"]
 
@@ -44,8 +44,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
     except (ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"is no Parquet that can be read ({reason})") from None
+        raise InputError(f"is no Parquet that can be read ({one_line(str(error), 200)})") from None
     if not count:
         raise InputError("has no rows")
 

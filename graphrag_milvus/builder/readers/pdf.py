@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graphrag_milvus.builder.paths import ReadFailure, source_of
 from graphrag_milvus.builder.readers.files import LARGEST, file_document, sane_title
 from graphrag_milvus.builder.readers.registry import missing, reader
-from graphrag_milvus.errors import InputError
+from graphrag_milvus.errors import InputError, one_line
 from graphrag_milvus.types import Document
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _title(opened: PdfReader) -> str:
 
 
 def _said(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return one_line(f"{type(error).__name__}: {error}", 200)
 
 
 def mended(pages: list[str]) -> list[str]:
