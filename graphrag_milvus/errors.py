@@ -14,7 +14,7 @@
         ├── ModelUnavailableError   no answer after all retries, or the endpoint refused the request
         └── ModelReplyError         it answered, but not with what was asked for, twice
 
-A message names the value that was wrong and what to do about it. Tokens and keys never stand in one.
+A message names the value that was wrong, on one line, and what to do about it. Tokens and keys never stand in one.
 """
 
 from __future__ import annotations
